@@ -1,0 +1,55 @@
+"""Every error this package raises on purpose.
+
+    RolloutAssetsError
+    ├── ConfigError          a campaign file or a value in it cannot be used
+    ├── SourceError          the VIN source store
+    │   ├── SourceDamaged      it disagrees with its own format; carries every problem found
+    │   └── SourceRowMissing   a row, key or split that the store does not have
+    ├── MeshError            a mesh file cannot be found or read, or a mesh cannot be used
+    ├── GeometryError        an array that is not the pose, box, camera or point it claims to be
+    └── DeviceError          the requested compute device is not there
+
+A message says what, where and what next, with the offending value. The command line prints it as one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class RolloutAssetsError(Exception):
+    """Base of all errors with a message meant for the user."""
+
+
+class ConfigError(RolloutAssetsError):
+    """A campaign file or a value in it cannot be used."""
+
+
+class SourceError(RolloutAssetsError):
+    """The VIN source store cannot be used."""
+
+
+class SourceDamaged(SourceError):
+    """A source store that disagrees with its format; ``problems`` lists everything found, not only the first."""
+
+    def __init__(self, where: str, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        shown = "".join(f"\n  - {problem}" for problem in self.problems)
+        noun = "problem" if len(self.problems) == 1 else "problems"
+        super().__init__(f"{where}: {len(self.problems)} {noun}{shown}")
+
+
+class SourceRowMissing(SourceError):
+    """A row, key or split that the store does not have."""
+
+
+class MeshError(RolloutAssetsError):
+    """A mesh file cannot be found or read, or a mesh cannot be used."""
+
+
+class GeometryError(RolloutAssetsError, ValueError):
+    """An array that is not the pose, box, camera or point set it claims to be."""
+
+
+class DeviceError(RolloutAssetsError):
+    """The requested compute device is not available."""
