@@ -1,0 +1,1 @@
+"""Target-conditioned rollouts and their replay stores."""

@@ -1,0 +1,213 @@
+"""What the engine hands to the store: one record per root, target and recipe, with all kept chains and their lineage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_assets.candidates.reasons import INVALID_REASON_CODES, INVALID_REASON_VERSION
+from rollout_assets.candidates.shell import CandidateShell
+from rollout_assets.geometry.poses import Float32
+
+__all__ = [
+    "INVALID_REASON_CODES",
+    "INVALID_REASON_VERSION",
+    "CandidateSelection",
+    "RolloutChain",
+    "RolloutLineage",
+    "RolloutRoot",
+    "RolloutStep",
+    "RolloutZarrRecord",
+    "SelectedDepth",
+    "StepLabels",
+]
+
+TerminationReason = Literal["fixed_horizon", "terminated_early", "incomplete_rollout"]
+
+NOT_SELECTED = -1
+"""``selected_shell_index`` of a step at which nothing could be taken; its shell is kept all the same."""
+
+
+@dataclass(frozen=True)
+class RolloutLineage:
+    """Deterministic provenance for one rollout root, target and policy.
+
+    Row ids stay None until a store assigns its own. ``rollout_id`` and ``chain_id`` are filled per kept chain by
+    ``RolloutZarrRecord.lineage_for_chain``.
+    """
+
+    rollout_id: str = ""
+    chain_id: int = 0
+    scene_id: str | None = None
+    snippet_id: str | None = None
+    mesh_version: str | None = None
+    candidate_config_hash: str | None = None
+    oracle_config_hash: str | None = None
+    model_checkpoint_hash: str | None = None
+    random_seed: int | None = None
+    rollout_policy: str = "unknown"
+    source_cache_version: str | None = None
+    split: str | None = None
+    source_offline_store_manifest_hash: str | None = None
+    source_row_id: int | None = None
+    source_sample_index: int | None = None
+    source_sample_key: str | None = None
+    split_manifest_hash: str | None = None
+    source_shard_id: str | None = None
+    source_shard_row: int | None = None
+    rollout_config_hash: str | None = None
+    branch_schedule_id: str | None = None
+    target_row_id: int | None = None
+    target_id: str | None = None
+    target_protocol_version: str | None = None
+    target_crop_policy: str | None = None
+    reason_code_version: str = INVALID_REASON_VERSION
+    selection_rng_state_hash: str | None = None
+    target_selection_policy: str | None = None
+    target_selection_rank: int | None = None
+    target_selection_score: float | None = None
+    target_selection_probability: float | None = None
+    target_selection_temperature: float | None = None
+    target_source: str | None = None
+    target_source_index: int | None = None
+    target_sem_id: int | None = None
+    target_inst_id: int | None = None
+    target_class_name: str | None = None
+    target_confidence: float | None = None
+    target_projected_area_pixels: float | None = None
+    target_projected_area_fraction: float | None = None
+    target_semidense_support_count: int | None = None
+    target_evl_support_count: int | None = None
+    target_effective_support_count: float | None = None
+    target_visibility_score: float | None = None
+    target_support_score: float | None = None
+    target_deficit_score: float | None = None
+    target_center_world: tuple[float, ...] | None = None
+    target_extents: tuple[float, ...] | None = None
+    target_pose_world_object: tuple[float, ...] | None = None
+    target_relative_pose_reference_object: tuple[float, ...] | None = None
+    target_invalid_reason_bitset: int | None = None
+    target_primary_invalid_reason: int | None = None
+    target_reason_code_version: str | None = None
+    matched_gt_target_row_id: int | None = None
+    matched_gt_target_id: str | None = None
+    gt_match_iou: float | None = None
+    gt_match_score: float | None = None
+    gt_match_status: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StepLabels:
+    """What the oracle says of each of k candidates: float32 columns, NaN where there is no label."""
+
+    scene_rri: Float32
+    target_rri: Float32
+    scene_root_gain: Float32
+    target_root_gain: Float32
+    scene_log_error_gain: Float32
+    target_log_error_gain: Float32
+    scene_pm_dist_before: Float32
+    scene_pm_dist_after: Float32
+    target_pm_dist_before: Float32
+    target_pm_dist_after: Float32
+    target_current_support: Float32
+    target_candidate_support: Float32
+
+    @classmethod
+    def unlabelled(cls, k: int) -> StepLabels:
+        """k rows without any label."""
+        return cls(**{field.name: np.full(k, np.nan, np.float32) for field in fields(cls)})
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateSelection:
+    """How the policy saw k candidates and which one this chain took.
+
+    logits: (k,) float32, NaN where invalid; probabilities: (k,) float32, 0 where invalid; log_probabilities: (k,)
+    float32, -inf where invalid. ``score_source`` names what the policy ranked by.
+    """
+
+    logits: Float32
+    probabilities: Float32
+    log_probabilities: Float32
+    selected_shell_index: int
+    score_source: str
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedDepth:
+    """Depth of the selected view: depth_m (h, w) float32 with 0 where invalid, valid_mask (h, w), intrinsics in pixels."""
+
+    depth_m: Float32
+    valid_mask: NDArray[np.bool_]
+    focal_px: tuple[float, float]
+    principal_point_px: tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class RolloutStep:
+    """One decision: the whole shell, its labels, the choice, and what the chosen view sees."""
+
+    shell: CandidateShell
+    labels: StepLabels
+    selection: CandidateSelection
+    selected_depth: SelectedDepth | None
+
+    @property
+    def oracle_label_mask(self) -> NDArray[np.bool_]:
+        """(k,): takeable and with a finite target root gain."""
+        return self.shell.actor_action_mask & np.isfinite(self.labels.target_root_gain)
+
+    @property
+    def selected_mask(self) -> NDArray[np.bool_]:
+        """(k,): true at the selected row, if any."""
+        return np.arange(len(self.shell)) == self.selection.selected_shell_index
+
+
+@dataclass(frozen=True, eq=False)
+class RolloutChain:
+    """One kept sequence of decisions from the root."""
+
+    chain_id: int
+    steps: tuple[RolloutStep, ...]
+    termination_reason: TerminationReason
+    selection_rng_state_hash: str
+
+
+@dataclass(frozen=True, eq=False)
+class RolloutRoot:
+    """Where a rollout starts: pose_world_camera (12,) float32 LUF, its time and its place in the recording (-1: unknown)."""
+
+    pose_world_camera: Float32
+    time_ns: int
+    trajectory_index: int
+    frame_index: int
+
+
+@dataclass(frozen=True, eq=False)
+class RolloutZarrRecord:
+    """All kept chains of one root, target and recipe.
+
+    A record without chains says that this target got no rollout; its source and target rows are stored all the same.
+    """
+
+    lineage: RolloutLineage
+    rollout_id_prefix: str
+    root: RolloutRoot
+    horizon: int
+    branch_factor: int
+    beam_width: int | None
+    temperature: float
+    chains: tuple[RolloutChain, ...]
+
+    def lineage_for_chain(self, chain: RolloutChain) -> RolloutLineage:
+        """The record's lineage with the identity of one kept chain."""
+        return replace(
+            self.lineage,
+            rollout_id=f"{self.rollout_id_prefix}-{chain.chain_id:06d}",
+            chain_id=chain.chain_id,
+            selection_rng_state_hash=chain.selection_rng_state_hash,
+        )
