@@ -48,5 +48,5 @@ VALID_BITSET = 1 << InvalidReason.VALID
 
 
 def bitset_is_consistent(bitset: NDArray[np.uint32], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(n,), (n,) -> (n,): a valid row carries exactly the VALID bit; an invalid one has some other bit and not VALID."""
+    """(n,), (n,) -> (n,): a valid row carries exactly VALID; an invalid one some other bit and not VALID."""
     return np.where(valid, bitset == VALID_BITSET, (bitset != 0) & (bitset & VALID_BITSET == 0))

@@ -1,4 +1,4 @@
-"""What the engine hands to the store: one record per root, target and recipe, with all kept chains and their lineage."""
+"""What the engine hands to the store: one record per root, target and recipe, with all kept chains and lineage."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class CandidateSelection:
 
 @dataclass(frozen=True, eq=False)
 class SelectedDepth:
-    """Depth of the selected view: depth_m (h, w) float32 with 0 where invalid, valid_mask (h, w), intrinsics in pixels."""
+    """What the selected view sees: depth_m (h, w) float32, 0 where invalid; valid_mask (h, w); intrinsics in pixels."""
 
     depth_m: Float32
     valid_mask: NDArray[np.bool_]
@@ -179,7 +179,7 @@ class RolloutChain:
 
 @dataclass(frozen=True, eq=False)
 class RolloutRoot:
-    """Where a rollout starts: pose_world_camera (12,) float32 LUF, its time and its place in the recording (-1: unknown)."""
+    """Where a rollout starts: pose_world_camera (12,) float32 LUF, its time, its place in the recording (-1: unknown)."""
 
     pose_world_camera: Float32
     time_ns: int

@@ -9,8 +9,9 @@ The synthetic writer and the reader both take every name from here, so that the 
               gt__obb_sem_id_to_name.msgpack + gt__obb_sem_id_to_name.offsets.npy
           meshes/                           only beside a synthetic store
 
-The manifest is the commit point of an append. It is replaced last, so rows of a shard it does not name and split entries
-at or above ``stats.num_samples`` belong to an append under way, or to one that died: readers ignore them at the tail.
+The manifest is the commit point of an append. It is replaced last, so rows of a shard that it does not name and split
+entries at or above ``stats.num_samples`` belong to an append under way, or to one that died: readers ignore them at the
+tail.
 """
 
 from __future__ import annotations
