@@ -1,0 +1,69 @@
+"""How commands talk: tables and JSON on stdout, progress and errors on stderr."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from rollout_assets.progress import ProgressSink, terminal_progress
+
+out = Console()
+err = Console(stderr=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+CampaignOption = Annotated[
+    str,
+    typer.Option("--campaign", "-c", help="A campaign TOML file, or the name of a shipped one.", metavar="FILE|NAME"),
+]
+
+
+def print_json(value: Any) -> None:
+    """Any dataclass, model or plain value as indented JSON on stdout."""
+    out.print_json(json.dumps(value, default=_plain), indent=2)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Rows as a table; numbers to the right, None as a dash."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for index, column in enumerate(columns):
+        numeric = any(isinstance(row[index], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    out.print(table)
+
+
+@contextmanager
+def progress_bars() -> Iterator[ProgressSink]:
+    """Bars on stderr when it is a terminal, silence otherwise."""
+    with terminal_progress(err) as sink:
+        yield sink
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.1f}" if isinstance(value, float) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

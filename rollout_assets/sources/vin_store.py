@@ -1,0 +1,234 @@
+"""The VIN offline store: read-only access to recorded snippets, one row at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, Self
+
+import msgpack
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from rollout_assets.errors import SourceDamaged, SourceError, SourceRowMissing
+from rollout_assets.geometry.boxes import SEM_ID, is_padding, unpack_boxes
+from rollout_assets.geometry.cameras import PinholeCamera
+from rollout_assets.geometry.poses import RIG_FROM_LUF, Float32, compose, finite_rigid
+from rollout_assets.sources import store_layout as layout
+from rollout_assets.sources.meshes import MeshLibrary
+from rollout_assets.sources.sample import BoxSet, EvidencePoints, SampleIdentity, VinActor, VinSample, VinTruth
+from rollout_assets.sources.store_layout import IndexRow, ShardSpec
+from rollout_assets.sources.store_snapshot import StoreSnapshot, read_snapshot
+
+
+class VinOfflineStore:
+    """A store of format version 7. Opening checks all metadata; ``sample`` reads only the chunks of one row."""
+
+    def __init__(self, snapshot: StoreSnapshot, meshes: MeshLibrary) -> None:
+        self._snapshot = snapshot
+        self._arrays: dict[tuple[str, str], zarr.Array[Any]] = {}
+        self._lock = Lock()
+        self.meshes = meshes
+
+    @classmethod
+    def open(cls, path: str | Path, mesh_dirs: Sequence[Path] = ()) -> Self:
+        """Open and check a store; ``SourceDamaged`` lists all problems. Meshes default to ``meshes/`` inside it."""
+        root = Path(path).expanduser().resolve()
+        return cls(read_snapshot(root), MeshLibrary(tuple(mesh_dirs) or (root / layout.MESHES_DIR,)))
+
+    def __len__(self) -> int:
+        return len(self._snapshot.rows)
+
+    @property
+    def root(self) -> Path:
+        """The store's directory."""
+        return self._snapshot.root
+
+    @property
+    def manifest(self) -> layout.Manifest:
+        """The manifest as of the last open or refresh."""
+        return self._snapshot.manifest
+
+    @property
+    def source_manifest_hash(self) -> str:
+        """Digest of the manifest's canonical bytes, 16 hex digits."""
+        return layout.source_manifest_hash(self._snapshot.manifest_json)
+
+    def split_manifest_hash(self, split: str) -> str:
+        """Digest of a split's ordered rows under this manifest, 16 hex digits."""
+        return layout.split_manifest_hash(self.source_manifest_hash, split, self.rows(split))
+
+    def rows(self, split: str = layout.ALL) -> tuple[IndexRow, ...]:
+        """The rows of a split in index order; ``all`` for every row."""
+        if split not in layout.SPLIT_FILES:
+            raise SourceRowMissing(f"split must be one of {', '.join(layout.SPLIT_FILES)}, got {split!r}")
+        return tuple(row for row in self._snapshot.rows if split in (layout.ALL, row.split))
+
+    def row(self, index_or_key: int | str) -> IndexRow:
+        """The row of a sample index or sample key."""
+        rows = self._snapshot.rows
+        if isinstance(index_or_key, int):
+            if 0 <= index_or_key < len(rows):
+                return rows[index_or_key]
+            raise SourceRowMissing(f"{self.root}: no sample {index_or_key}; the store has 0 to {len(rows) - 1}")
+        if row := self._snapshot.rows_by_key.get(index_or_key):
+            return row
+        raise SourceRowMissing(f"{self.root}: no sample with key {index_or_key!r}; 'source info --rows' lists them")
+
+    def refresh(self) -> tuple[IndexRow, ...]:
+        """Look again and return the rows appended since; rows that changed under us are an error."""
+        fresh = read_snapshot(self.root)
+        known = len(self._snapshot.rows)
+        if fresh.rows[:known] != self._snapshot.rows:
+            raise SourceError(f"{self.root}: rows seen before have changed; the store was rebuilt, open it again")
+        self._snapshot = fresh
+        return fresh.rows[known:]
+
+    def sample(self, row: IndexRow) -> VinSample:
+        """Both halves of one row. Values that cannot be right are a ``SourceDamaged`` that names them."""
+        trajectory = self._block(row, layout.T_WORLD_RIG)
+        points, inv_dist_std = self._points(row)
+        reference = self._block(row, layout.REFERENCE_POSE)
+        self._require_rigid(row, layout.T_WORLD_RIG, trajectory)
+        self._require_rigid(row, layout.REFERENCE_POSE, reference)
+        identity = SampleIdentity(
+            sample_index=row.sample_index,
+            sample_key=row.sample_key,
+            scene_id=row.scene_id,
+            snippet_id=row.snippet_id,
+            split=row.split,
+            source_shard_id=row.shard_id,
+            source_shard_row=row.row,
+        )
+        actor = VinActor(
+            identity=identity,
+            trajectory_world_camera=compose(trajectory, RIG_FROM_LUF),
+            reference_pose_world_camera=reference,
+            camera=self._camera(row),
+            points_world=points,
+            points_inv_dist_std=inv_dist_std,
+            detected=self._optional_boxes(row, layout.DETECTED_OBBS, layout.DETECTED_NAMES, trajectory[0]),
+            evidence=self._evidence(row),
+            time_ns=self._optional_block(row, layout.TIME_NS),
+            gravity_in_world=self._optional_block(row, layout.GRAVITY_IN_WORLD),
+        )
+        gt_boxes = self._boxes(row, layout.GT_OBBS, layout.GT_NAMES, trajectory[0])
+        return VinSample(identity, actor, VinTruth(gt_boxes=gt_boxes, mesh_path=self.meshes.find(row.scene_id)))
+
+    def block(self, row: IndexRow, name: str) -> NDArray[Any] | None:
+        """One row of a stored array as it is; None when the shard does not have the block."""
+        return self._optional_block(row, name)
+
+    def record(self, row: IndexRow, name: str) -> Any:
+        """One row of a msgpack block, decoded; None when the shard does not have it."""
+        spec = self._shard(row).blocks.get(name)
+        if spec is None:
+            return None
+        payload, offsets_path = (self.root / self._shard(row).relative_dir / path for path in spec.paths)
+        begin, end = np.load(offsets_path, mmap_mode="r", allow_pickle=False)[row.row : row.row + 2]
+        with payload.open("rb") as stream:
+            stream.seek(int(begin))
+            packed = stream.read(int(end - begin))
+        try:
+            return msgpack.unpackb(packed, strict_map_key=False)
+        except (ValueError, msgpack.exceptions.UnpackException) as error:
+            raise self._damage(row, name, f"record cannot be decoded: {error!r}") from None
+
+    def _shard(self, row: IndexRow) -> ShardSpec:
+        shard = self._snapshot.shards.get(row.shard_id)
+        if shard is None:
+            raise SourceRowMissing(f"{self.root}: sample {row.sample_key!r} lies in {row.shard_id}, which is not there")
+        return shard
+
+    def _block(self, row: IndexRow, name: str) -> NDArray[Any]:
+        shard = self._shard(row)
+        try:
+            with self._lock:
+                array = self._arrays.get((shard.shard_id, name))
+                if array is None:
+                    path = self.root / shard.relative_dir / shard.blocks[name].paths[0]
+                    array = zarr.open_array(path, mode="r")
+                    self._arrays[shard.shard_id, name] = array
+            return np.asarray(array[row.row])
+        except Exception as error:  # a codec may raise anything on damaged bytes
+            raise self._damage(row, name, f"cannot be decoded: {error}") from error
+
+    def _optional_block(self, row: IndexRow, name: str) -> NDArray[Any] | None:
+        return self._block(row, name) if name in self._shard(row).blocks else None
+
+    def _points(self, row: IndexRow) -> tuple[Float32, Float32]:
+        stored = self._block(row, layout.POINTS_WORLD)
+        length = int(self._block(row, layout.LENGTHS)[0])
+        if not 0 <= length <= len(stored):
+            raise self._damage(row, layout.LENGTHS, f"length is {length}, must be 0 to {len(stored)}")
+        prefix = stored[:length]
+        finite = np.isfinite(prefix[:, :3]).all(axis=1)
+        if not finite.all():
+            at = int(np.flatnonzero(~finite)[0])
+            raise self._damage(row, layout.POINTS_WORLD, f"point {at} is {prefix[at, :3].tolist()}, must be finite")
+        if length and not prefix.any():
+            raise self._damage(row, layout.POINTS_WORLD, f"all {length} points are zero; a chunk seems to be missing")
+        return np.ascontiguousarray(prefix[:, :3]), np.ascontiguousarray(prefix[:, 3])
+
+    def _camera(self, row: IndexRow) -> PinholeCamera:
+        focal, principal, size = (
+            self._block(row, name)[0] for name in (layout.FOCAL_LENGTH, layout.PRINCIPAL_POINT, layout.IMAGE_SIZE)
+        )
+        if not np.isfinite(size).all():
+            raise self._damage(row, layout.IMAGE_SIZE, f"is {size.tolist()}, must be finite")
+        try:
+            return PinholeCamera(
+                fx_px=float(focal[0]),
+                fy_px=float(focal[1]),
+                cx_px=float(principal[0]),
+                cy_px=float(principal[1]),
+                height_px=int(size[0]),
+                width_px=int(size[1]),
+            )
+        except ValueError as error:
+            raise self._damage(row, layout.FOCAL_LENGTH, str(error)) from None
+
+    def _evidence(self, row: IndexRow) -> EvidencePoints | None:
+        points = self._optional_block(row, layout.EVIDENCE_POINTS)
+        counts = self._optional_block(row, layout.EVIDENCE_COUNTS)
+        if points is None or counts is None:
+            return None
+        flat = counts.reshape(-1)
+        if len(flat) != points.shape[1]:
+            raise self._damage(row, layout.EVIDENCE_POINTS, f"{points.shape[1]} points, but {len(flat)} counts")
+        seen = flat > 0
+        return EvidencePoints(points_world=points[0][seen], counts=flat[seen])
+
+    def _optional_boxes(self, row: IndexRow, block: str, names: str, pose_world_snippet: Float32) -> BoxSet | None:
+        return self._boxes(row, block, names, pose_world_snippet) if block in self._shard(row).blocks else None
+
+    def _boxes(self, row: IndexRow, block: str, names: str, pose_world_snippet: Float32) -> BoxSet:
+        """Boxes of the last time slice that has any; an empty set when none has."""
+        slices = self._block(row, block)
+        real = ~is_padding(slices)
+        with_boxes = np.flatnonzero(real.any(axis=1))
+        last = int(with_boxes[-1]) if len(with_boxes) else len(slices) - 1
+        source_index = np.flatnonzero(real[last])
+        packed = np.ascontiguousarray(slices[last][source_index])
+        table = self.record(row, names) or {}
+        if not isinstance(table, dict):
+            raise self._damage(row, names, f"must map class ids to names, got {type(table).__name__}")
+        sem_ids = np.nan_to_num(packed[:, SEM_ID], nan=-1).astype(int)
+        return BoxSet(
+            boxes=unpack_boxes(packed, pose_world_snippet),
+            packed=packed,
+            source_index=source_index.astype(np.int64),
+            class_names=tuple(str(table.get(int(sem), f"class_{sem}")) for sem in sem_ids),
+        )
+
+    def _require_rigid(self, row: IndexRow, name: str, poses: Float32) -> None:
+        good = np.atleast_1d(finite_rigid(poses))
+        if not good.all():
+            at = int(np.flatnonzero(~good)[0])
+            shown = np.atleast_2d(poses)[at].round(3).tolist()
+            raise self._damage(row, name, f"pose {at} is not a finite rigid pose: {shown}")
+
+    def _damage(self, row: IndexRow, name: str, problem: str) -> SourceDamaged:
+        return SourceDamaged(str(self.root), [f"{row.shard_id}: {name} row {row.row} ({row.sample_key}): {problem}"])
