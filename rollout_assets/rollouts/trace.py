@@ -179,7 +179,7 @@ class RolloutChain:
 
 @dataclass(frozen=True, eq=False)
 class RolloutRoot:
-    """Where a rollout starts: pose_world_camera (12,) float32 LUF, its time, its place in the recording (-1: unknown)."""
+    """Where a rollout starts: pose_world_camera (12,) float32 LUF, time and place in the recording (-1: unknown)."""
 
     pose_world_camera: Float32
     time_ns: int
