@@ -168,7 +168,11 @@ def _planes(corners: Float64) -> tuple[Float64, Float64]:
 
 
 def _cones(corners: Float64, own: tuple[Float64, Float64], other: tuple[Float64, Float64], keep_m: float) -> Float64:
-    """Signed volume between the origin and those parts of each box's faces that lie inside the other box: (n,)."""
+    """Signed volume between the origin and those parts of each box's faces that lie inside the other box: (n,).
+
+    ``keep_m`` decides a face that lies on a face of the other box and looks the same way; one that looks the other way
+    only touches it and goes.
+    """
     n = len(corners)
     polygons = np.zeros((n * 6, 10, 3))
     polygons[:, :4] = corners[:, _FACES].reshape(n * 6, 4, 3)
@@ -176,7 +180,8 @@ def _cones(corners: Float64, own: tuple[Float64, Float64], other: tuple[Float64,
     for face in range(6):
         normal = np.repeat(other[0][:, face], 6, axis=0)
         offset = np.repeat(other[1][:, face], 6)
-        polygons, counts = _clip(polygons, counts, normal, offset + keep_m)
+        same_side = np.einsum("pc,pc->p", normal, own[0].reshape(-1, 3)) > 0
+        polygons, counts = _clip(polygons, counts, normal, offset + np.where(same_side, keep_m, -_COPLANAR_M))
     fan = np.cross(polygons, np.roll(polygons, -1, axis=1))
     doubled_area = np.einsum("pkc,pc->p", fan, own[0].reshape(-1, 3))
     return (doubled_area * own[1].reshape(-1)).reshape(n, 6).sum(axis=1) / 6.0

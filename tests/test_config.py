@@ -1,0 +1,150 @@
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from rollout_assets.config import CampaignConfig, canonical_hash, canonical_json, load_campaign, shipped_campaigns
+from rollout_assets.errors import ConfigError
+
+DEMO_HASHES = {
+    "candidate": "ac7d01e140a4547c1713488efef758e362f1942d2499ac949ca4e0446012da75",
+    "oracle": "fe9e2d15a2fa37b245d373464f30891ade7ffe8cf6d19f57542a4916cce76428",
+    "rollout": "6d8e5edf6b12d113f528d5e004843d1ea532f7c701e31768da09c8c213c4355c",
+    "writer": "f6d47a7e416e3c7b1103522a4f1a1c823b17e2c1b40378e2ea9558fe3c8ce6df",
+}
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "campaign.toml"
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def test_digests_of_the_demo_campaign_are_pinned():
+    assert load_campaign("demo").hashes() == DEMO_HASHES
+
+
+def test_writing_defaults_out_changes_no_digest():
+    assert CampaignConfig(name="other-name", seed=7).hashes() == DEMO_HASHES
+
+
+def test_key_order_comments_device_and_paths_change_no_digest(tmp_path):
+    path = write(
+        tmp_path,
+        """
+        seed = 7   # the same seed
+        name = "reordered"
+        [shards]
+        output_dir = "/somewhere/else"
+        rows_per_shard = 9
+        [oracle]
+        device = "cpu"
+        batch_mib = 1
+        height_px = 48
+        width_px = 48
+        [source]
+        mesh_dirs = ["a", "b"]
+        store_dir = "another"
+        """,
+    )
+    assert load_campaign(path).hashes() == DEMO_HASHES
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("[oracle]\nfusion_voxel_m = 0.03", {"oracle", "writer"}),
+        ("[candidates]\nkappa = 9", {"candidate", "writer"}),
+        ("[candidates.rules]\nmax_step_m = 0.5", {"candidate", "writer"}),
+        ("[targets]\ntop_k = 2", {"rollout", "writer"}),
+        ("[[recipes]]\nname = 'a'\npolicy = 'random'", {"rollout", "writer"}),
+        ("[selected_depth]\nenabled = false", {"writer"}),
+        ("[store]\ndiscount_gamma = 0.9", {"writer"}),
+    ],
+)
+def test_a_section_changes_exactly_its_own_digests(tmp_path, text, changed):
+    hashes = load_campaign(write(tmp_path, f"name = 'x'\nseed = 7\n{text}")).hashes()
+    assert {name for name in hashes if hashes[name] != DEMO_HASHES[name]} == changed
+
+
+def test_all_problems_are_reported_at_once_with_file_key_and_value(tmp_path):
+    path = write(
+        tmp_path,
+        """
+        name = "Bad Name"
+        seeed = 3
+        [oracle]
+        znear_m = -1
+        devise = "cpu"
+        device = "gpu"
+        [[recipes]]
+        name = "a"
+        policy = "best"
+        horizon = 0
+        branch = [1, 0]
+        [[recipes]]
+        name = "b"
+        policy = "random"
+        branch = {counts = [1, 2], probabilities = [0.5, 0.6]}
+        """,
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_campaign(path)
+    message = str(caught.value)
+    for expected in (
+        f"{path}: 9 problem(s)",
+        'name = "Bad Name"',
+        "seeed: unknown key; did you mean seed?",
+        "oracle.znear_m = -1: input should be greater than 0",
+        "oracle.devise: unknown key; did you mean device?",
+        'oracle.device = "gpu"',
+        "recipes[0].policy = \"best\": input should be 'farthest_from_history'",
+        "recipes[0].horizon = 0",
+        "recipes[0].branch[1] = 0",
+        "recipes[1].branch: probabilities must sum to 1, got 1.1",
+    ):
+        assert expected in message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name = 'x'\nseed = = 3", "not valid TOML.*line 2"),
+        ("seed = 3", "name: required, but not given"),
+        ("name='x'\nrecipes = []", "at least one recipe"),
+        ("name='x'\n[candidates]\nradius_min_m = 3.0", r"radius_max_m must be >= radius_min_m 3.0, got 1.1"),
+        ("name='x'\n[oracle]\nzfar_m = 0.0001", "zfar_m must be > znear_m 0.001"),
+        (
+            "name='x'\n[[recipes]]\nname='a'\npolicy='random'\n[[recipes]]\nname='a'\npolicy='random'",
+            "recipe names must be unique, got a",
+        ),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=message):
+        load_campaign(write(tmp_path, text))
+
+
+def test_a_missing_file_names_the_shipped_campaigns(tmp_path):
+    with pytest.raises(ConfigError, match=r"no such campaign file.*\(demo\)"):
+        load_campaign(tmp_path / "none.toml")
+
+
+def test_relative_paths_start_at_the_file(tmp_path):
+    config = load_campaign(write(tmp_path, "name = 'x'\n[source]\nstore_dir = 'in'\n[shards]\noutput_dir = 'out'"))
+    assert config.source.store_dir == tmp_path / "in"
+    assert config.source.effective_mesh_dirs == (tmp_path / "in" / "meshes",)
+    assert config.shards.output_dir == tmp_path / "out"
+
+
+def test_shipped_campaigns_live_under_the_data_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    assert "demo" in shipped_campaigns()
+    assert load_campaign("demo").source.store_dir == tmp_path / "demo" / "source"
+
+
+def test_canonical_json_is_sorted_compact_and_refuses_nan():
+    assert canonical_json({"b": 1.0, "a": [True, None, "ü"]}) == b'{"a":[true,null,"\\u00fc"],"b":1.0}'
+    assert canonical_hash({}) == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+    with pytest.raises(ValueError):
+        canonical_json(float("nan"))
