@@ -1,0 +1,336 @@
+"""Kernels that ask the tree of ``TriangleBvh``: rays and closest points. One source for CPU and CUDA.
+
+Contraction of products and sums is off: two triangles that share an edge then compute exactly opposite edge functions,
+no ray slips between them, and results do not depend on the host's instruction set.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: RUF046, UP018 - int(0) declares a variable that a Warp kernel may assign to
+
+from __future__ import annotations
+
+import warp as wp
+
+wp.set_module_options({"enable_backward": False, "fuse_fp": False})
+
+EMPTY = wp.constant(-2147483648)
+"""Child code of an unused slot. Codes >= 0 are nodes, others are leaves: ``-1 - (4 * start + count - 1)``."""
+
+STACK = wp.constant(96)
+"""Three entries per level are enough for 2**28 triangles."""
+
+MISS = wp.constant(-1)
+_FAR = wp.constant(3.0e38)
+
+
+@wp.func
+def _edge_distance_sq(offset: wp.vec3, edge: wp.vec3) -> float:
+    """Squared distance from a point at ``offset`` from an edge's start to the edge; a point-like edge is allowed."""
+    along = wp.dot(offset, edge)
+    length_sq = wp.dot(edge, edge)
+    t = float(0.0)
+    if along > 0.0:
+        t = wp.min(along / length_sq, 1.0)
+    away = offset - t * edge
+    return wp.dot(away, away)
+
+
+@wp.func
+def triangle_distance_sq(p: wp.vec3, a: wp.vec3, b: wp.vec3, c: wp.vec3, normal: wp.vec3) -> float:
+    """Exact squared distance from ``p`` to a whole triangle, slivers included.
+
+    ``normal`` is the unit normal rounded from double precision, or zero for a triangle that consists of its edges only.
+    The closest point of a triangle that ``p`` does not stand over lies on an edge that has ``p`` on its outer side.
+    """
+    pa = p - a
+    pb = p - b
+    pc = p - c
+    ab = b - a
+    bc = c - b
+    ca = a - c
+    flat = wp.dot(normal, normal) == 0.0
+    best = float(_FAR)
+    outside = int(0)
+    if flat or wp.dot(wp.cross(normal, ab), pa) < 0.0:
+        best = wp.min(best, _edge_distance_sq(pa, ab))
+        outside = 1
+    if flat or wp.dot(wp.cross(normal, bc), pb) < 0.0:
+        best = wp.min(best, _edge_distance_sq(pb, bc))
+        outside = 1
+    if flat or wp.dot(wp.cross(normal, ca), pc) < 0.0:
+        best = wp.min(best, _edge_distance_sq(pc, ca))
+        outside = 1
+    if outside == 0:
+        height = wp.dot(normal, pa)
+        best = height * height
+    return best
+
+
+@wp.func
+def _edge_distance_sq64(offset: wp.vec3d, edge: wp.vec3d) -> wp.float64:
+    along = wp.dot(offset, edge)
+    length_sq = wp.dot(edge, edge)
+    t = wp.float64(0.0)
+    if along > wp.float64(0.0):
+        t = wp.min(along / length_sq, wp.float64(1.0))
+    away = offset - t * edge
+    return wp.dot(away, away)
+
+
+@wp.func
+def triangle_distance_sq64(p32: wp.vec3, a32: wp.vec3, b32: wp.vec3, c32: wp.vec3, normal: wp.vec3) -> float:
+    """``triangle_distance_sq`` in double precision, for the last word on the one triangle that was found nearest."""
+    zero = wp.float64(0.0)
+    p = wp.vec3d(p32)
+    a = wp.vec3d(a32)
+    b = wp.vec3d(b32)
+    c = wp.vec3d(c32)
+    across = wp.cross(b - a, c - a)
+    area_sq = wp.dot(across, across)
+    flat = wp.dot(normal, normal) == 0.0 or area_sq == zero
+    best = wp.float64(_FAR)
+    outside = int(0)
+    if flat or wp.dot(wp.cross(across, b - a), p - a) < zero:
+        best = wp.min(best, _edge_distance_sq64(p - a, b - a))
+        outside = 1
+    if flat or wp.dot(wp.cross(across, c - b), p - b) < zero:
+        best = wp.min(best, _edge_distance_sq64(p - b, c - b))
+        outside = 1
+    if flat or wp.dot(wp.cross(across, a - c), p - c) < zero:
+        best = wp.min(best, _edge_distance_sq64(p - c, a - c))
+        outside = 1
+    if outside == 0:
+        height = wp.dot(across, p - a)
+        best = height * height / area_sq
+    return float(best)
+
+
+@wp.func
+def _zeros4() -> wp.vec4:
+    return wp.vec4(0.0, 0.0, 0.0, 0.0)
+
+
+@wp.func
+def closest_triangle(
+    p: wp.vec3,
+    bound_sq: float,
+    boxes: wp.array2d(dtype=wp.vec4),
+    children: wp.array(dtype=wp.vec4i),
+    corners: wp.array2d(dtype=wp.vec3),
+) -> tuple[float, int]:
+    """Squared distance to the nearest triangle strictly below ``bound_sq`` and its slot, or MISS when there is none."""
+    stack = wp.zeros(shape=STACK, dtype=int)
+    near = wp.zeros(shape=STACK, dtype=float)
+    best = bound_sq
+    slot = int(MISS)
+    px = wp.vec4(p[0], p[0], p[0], p[0])
+    py = wp.vec4(p[1], p[1], p[1], p[1])
+    pz = wp.vec4(p[2], p[2], p[2], p[2])
+    depth = int(0)
+    node = int(0)
+    if wp.dot(p, p) != wp.dot(p, p):
+        node = EMPTY
+    while node != EMPTY:
+        if node < 0:
+            packed = -1 - node
+            first = packed >> 2
+            for i in range(first, first + (packed & 3) + 1):
+                d = triangle_distance_sq(p, corners[i, 0], corners[i, 1], corners[i, 2], corners[i, 3])
+                if d < best:
+                    best = d
+                    slot = i
+            node = EMPTY
+        else:
+            zero = _zeros4()
+            dx = wp.max(wp.max(boxes[node, 0] - px, px - boxes[node, 3]), zero)
+            dy = wp.max(wp.max(boxes[node, 1] - py, py - boxes[node, 4]), zero)
+            dz = wp.max(wp.max(boxes[node, 2] - pz, pz - boxes[node, 5]), zero)
+            gap = wp.cw_mul(dx, dx) + wp.cw_mul(dy, dy) + wp.cw_mul(dz, dz)
+            codes = children[node]
+            node = EMPTY
+            nearest = float(_FAR)
+            for k in range(4):
+                if gap[k] < best and codes[k] != EMPTY:
+                    if gap[k] < nearest:
+                        if node != EMPTY:
+                            stack[depth] = node
+                            near[depth] = nearest
+                            depth += 1
+                        node = codes[k]
+                        nearest = gap[k]
+                    else:
+                        stack[depth] = codes[k]
+                        near[depth] = gap[k]
+                        depth += 1
+        while node == EMPTY and depth > 0:
+            depth -= 1
+            if near[depth] < best:
+                node = stack[depth]
+    if slot >= 0:
+        best = triangle_distance_sq64(p, corners[slot, 0], corners[slot, 1], corners[slot, 2], corners[slot, 3])
+    return best, slot
+
+
+@wp.kernel
+def closest_points(
+    points: wp.array(dtype=wp.vec3),
+    bound_sq: float,
+    boxes: wp.array2d(dtype=wp.vec4),
+    children: wp.array(dtype=wp.vec4i),
+    corners: wp.array2d(dtype=wp.vec3),
+    slot_face: wp.array(dtype=int),
+    distance_sq: wp.array(dtype=float),
+    face: wp.array(dtype=int),
+):
+    i = wp.tid()
+    best, slot = closest_triangle(points[i], bound_sq, boxes, children, corners)
+    if slot >= 0:
+        distance_sq[i] = best
+        face[i] = slot_face[slot]
+    else:
+        distance_sq[i] = wp.inf
+        face[i] = MISS
+
+
+@wp.func
+def _safe_inverse(x: float) -> float:
+    """1 / x, kept finite so that a ray inside the plane of a flat box does not compute 0 * infinity."""
+    if wp.abs(x) > 1.0e-18:
+        return 1.0 / x
+    if x < 0.0:
+        return -1.0e18
+    return 1.0e18
+
+
+@wp.func
+def _pick(v: wp.vec3, axis: int) -> float:
+    if axis == 0:
+        return v[0]
+    if axis == 1:
+        return v[1]
+    return v[2]
+
+
+@wp.func
+def first_triangle(
+    origin: wp.vec3,
+    direction: wp.vec3,
+    max_t: float,
+    boxes: wp.array2d(dtype=wp.vec4),
+    children: wp.array(dtype=wp.vec4i),
+    corners: wp.array2d(dtype=wp.vec3),
+) -> tuple[float, int]:
+    """First triangle along a ray: t in units of ``direction`` with 0 <= t < max_t, and its slot, or MISS.
+
+    Both sides count. Watertight: triangles are sheared so that the ray runs along one axis, where two neighbours see
+    their common edge with exactly opposite signs, and a zero counts for both.
+    """
+    stack = wp.zeros(shape=STACK, dtype=int)
+    near = wp.zeros(shape=STACK, dtype=float)
+    along = int(2)
+    if wp.abs(direction[0]) > wp.abs(direction[1]) and wp.abs(direction[0]) > wp.abs(direction[2]):
+        along = 0
+    elif wp.abs(direction[1]) > wp.abs(direction[2]):
+        along = 1
+    across = (along + 1) % 3
+    up = (along + 2) % 3
+    inverse_z = 1.0 / _pick(direction, along)
+    shear_x = _pick(direction, across) * inverse_z
+    shear_y = _pick(direction, up) * inverse_z
+
+    inverse = wp.vec3(_safe_inverse(direction[0]), _safe_inverse(direction[1]), _safe_inverse(direction[2]))
+    near_x = wp.where(inverse[0] < 0.0, 3, 0)
+    near_y = wp.where(inverse[1] < 0.0, 4, 1)
+    near_z = wp.where(inverse[2] < 0.0, 5, 2)
+    ox = wp.vec4(origin[0], origin[0], origin[0], origin[0])
+    oy = wp.vec4(origin[1], origin[1], origin[1], origin[1])
+    oz = wp.vec4(origin[2], origin[2], origin[2], origin[2])
+
+    best = max_t
+    slot = int(MISS)
+    depth = int(0)
+    node = int(0)
+    if wp.dot(direction, direction) == 0.0:
+        node = EMPTY
+    while node != EMPTY:
+        if node < 0:
+            packed = -1 - node
+            first = packed >> 2
+            for i in range(first, first + (packed & 3) + 1):
+                a = corners[i, 0] - origin
+                b = corners[i, 1] - origin
+                c = corners[i, 2] - origin
+                az = _pick(a, along)
+                bz = _pick(b, along)
+                cz = _pick(c, along)
+                ax = _pick(a, across) - shear_x * az
+                ay = _pick(a, up) - shear_y * az
+                bx = _pick(b, across) - shear_x * bz
+                by = _pick(b, up) - shear_y * bz
+                cx = _pick(c, across) - shear_x * cz
+                cy = _pick(c, up) - shear_y * cz
+                u = cx * by - cy * bx
+                v = ax * cy - ay * cx
+                w = bx * ay - by * ax
+                if (u >= 0.0 and v >= 0.0 and w >= 0.0) or (u <= 0.0 and v <= 0.0 and w <= 0.0):
+                    det = u + v + w
+                    if det != 0.0:
+                        t = (u * az + v * bz + w * cz) * inverse_z / det
+                        if t >= 0.0 and t < best:
+                            best = t
+                            slot = i
+            node = EMPTY
+        else:
+            enter = wp.max(
+                wp.max((boxes[node, near_x] - ox) * inverse[0], (boxes[node, near_y] - oy) * inverse[1]),
+                (boxes[node, near_z] - oz) * inverse[2],
+            )
+            leave = wp.min(
+                wp.min((boxes[node, 3 - near_x] - ox) * inverse[0], (boxes[node, 5 - near_y] - oy) * inverse[1]),
+                (boxes[node, 7 - near_z] - oz) * inverse[2],
+            )
+            codes = children[node]
+            node = EMPTY
+            nearest = float(_FAR)
+            for k in range(4):
+                # The slack covers the rounding of both bounds, also where they are negative or zero.
+                reach = leave[k] + 1.0e-6 * wp.abs(leave[k])
+                if enter[k] <= reach and reach >= 0.0 and enter[k] < best and codes[k] != EMPTY:
+                    if enter[k] < nearest:
+                        if node != EMPTY:
+                            stack[depth] = node
+                            near[depth] = nearest
+                            depth += 1
+                        node = codes[k]
+                        nearest = enter[k]
+                    else:
+                        stack[depth] = codes[k]
+                        near[depth] = enter[k]
+                        depth += 1
+        while node == EMPTY and depth > 0:
+            depth -= 1
+            if near[depth] < best:
+                node = stack[depth]
+    return best, slot
+
+
+@wp.kernel
+def cast_rays(
+    origins: wp.array(dtype=wp.vec3),
+    directions: wp.array(dtype=wp.vec3),
+    max_t: float,
+    boxes: wp.array2d(dtype=wp.vec4),
+    children: wp.array(dtype=wp.vec4i),
+    corners: wp.array2d(dtype=wp.vec3),
+    slot_face: wp.array(dtype=int),
+    t: wp.array(dtype=float),
+    face: wp.array(dtype=int),
+):
+    i = wp.tid()
+    best, slot = first_triangle(origins[i], directions[i], max_t, boxes, children, corners)
+    if slot >= 0:
+        t[i] = best
+        face[i] = slot_face[slot]
+    else:
+        t[i] = wp.inf
+        face[i] = MISS

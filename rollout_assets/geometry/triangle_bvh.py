@@ -1,0 +1,220 @@
+"""A triangle mesh with a bounding volume hierarchy on a device: rays and exact closest points.
+
+Large triangles are referenced from many small boxes, so that a wall of two faces does not fill every box of the tree;
+answers are always about the whole source face.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+import warp as wp
+from numpy.typing import ArrayLike, NDArray
+
+from rollout_assets.errors import GeometryError, MeshError
+from rollout_assets.geometry import bvh_build_kernels, bvh_query_kernels
+from rollout_assets.geometry.devices import resolve_device
+
+PIECES_PER_DIAGONAL = 64
+"""A triangle edge longer than the mesh's diagonal over this is cut into pieces for the tree."""
+
+MIN_EXTRA_PIECES = 16_384
+"""Pieces that a mesh may always be cut into beyond its faces; a large mesh may add half of its faces."""
+
+Array = ArrayLike | torch.Tensor
+
+
+class TriangleBvh:
+    """A mesh on a device. Safe to query from several threads at once.
+
+    vertices: (n, 3) float32, faces: (m, 3) int32. ``edges_only`` (m,) bool marks faces that count as their three edges
+    when distances are measured; rays hit them as usual.
+    """
+
+    def __init__(
+        self, vertices: Array, faces: Array, device: str = "auto", edges_only: NDArray[np.bool_] | None = None
+    ) -> None:
+        points, triangles = checked_mesh(vertices, faces)
+        self.device = resolve_device(device)
+        self.face_count = len(triangles)
+        low, high = points[triangles].min(axis=(0, 1)), points[triangles].max(axis=(0, 1))
+        self.bounds = np.stack([low, high])
+        box_low, box_high, owner = _references(points, triangles)
+        boxes, children, order = _build(box_low, box_high)
+        slot_face = owner[order]
+        corners = triangle_records(points, triangles, edges_only)[slot_face]
+        self._boxes = wp.array(boxes, dtype=wp.vec4, device=self.device)
+        self._children = wp.array(children, dtype=wp.vec4i, device=self.device)
+        self._corners = wp.array(corners, dtype=wp.vec3, device=self.device)
+        self._slot_face = wp.array(slot_face, dtype=wp.int32, device=self.device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held on the device."""
+        return sum(int(array.capacity) for array in self.arrays)
+
+    @property
+    def arrays(self) -> tuple[wp.array, ...]:
+        """Node boxes, child codes, triangle records and their source faces, for kernels that traverse the tree."""
+        return self._boxes, self._children, self._corners, self._slot_face
+
+    def cast_rays(
+        self, origins: Array, directions: Array, max_t: float = math.inf
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """origins, directions: (n, 3) -> t (n,) float32 in units of the direction and face (n,) int32.
+
+        The first hit with 0 <= t < max_t, on either side of a face. A miss is t = +inf and face = -1.
+        """
+        starts, ahead = rows3(origins, "origins", self.device), rows3(directions, "directions", self.device)
+        if len(starts) != len(ahead):
+            raise GeometryError(f"{len(starts)} origins need as many directions, got {len(ahead)}")
+        t = torch.empty(len(starts), dtype=torch.float32, device=self.device)
+        face = torch.empty(len(starts), dtype=torch.int32, device=self.device)
+        self._launch(bvh_query_kernels.cast_rays, len(starts), [_vec3(starts), _vec3(ahead), float(max_t)], [t, face])
+        return t, face
+
+    def closest(self, points: Array, max_distance: float = math.inf) -> tuple[torch.Tensor, torch.Tensor]:
+        """points: (n, 3) -> squared distance (n,) float32 and face (n,) int32 of the nearest face.
+
+        Nothing strictly nearer than ``max_distance``, or a NaN point: +inf and -1.
+        """
+        queries = rows3(points, "points", self.device)
+        distance_sq = torch.empty(len(queries), dtype=torch.float32, device=self.device)
+        face = torch.empty(len(queries), dtype=torch.int32, device=self.device)
+        bound = min(float(max_distance) ** 2, 3e38)
+        self._launch(bvh_query_kernels.closest_points, len(queries), [_vec3(queries), bound], [distance_sq, face])
+        return distance_sq, face
+
+    def _launch(self, kernel: wp.Kernel, count: int, queries: list[object], results: list[torch.Tensor]) -> None:
+        if count:
+            outputs = [wp.from_torch(result) for result in results]
+            wp.launch(kernel, dim=count, inputs=[*queries, *self.arrays, *outputs], device=self.device)
+
+
+def checked_mesh(vertices: Array, faces: Array) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """vertices (n, 3) float32 and faces (m, 3) int32 of a usable mesh, or a MeshError that names what is wrong."""
+    points = np.ascontiguousarray(_numpy(vertices), np.float32)
+    indices = _numpy(faces)
+    if points.ndim != 2 or points.shape[1] != 3 or indices.ndim != 2 or indices.shape[1] != 3:
+        raise MeshError(f"a mesh needs vertices (n, 3) and faces (m, 3), got {points.shape} and {indices.shape}")
+    if len(points) == 0 or len(indices) == 0:
+        raise MeshError(f"the mesh is empty: {len(points)} vertices, {len(indices)} faces")
+    if not np.issubdtype(indices.dtype, np.integer):
+        raise MeshError(f"faces must be integers, got {indices.dtype}")
+    wrong = (indices < 0) | (indices >= len(points))
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0].tolist()
+        raise MeshError(f"face {row} refers to vertex {indices[row, column]}, but there are {len(points)} vertices")
+    finite = np.isfinite(points).all(axis=1)
+    if not finite.all():
+        row = int(np.flatnonzero(~finite)[0])
+        raise MeshError(f"vertex {row} is not finite: {points[row].tolist()}")
+    return points, np.ascontiguousarray(indices, np.int32)
+
+
+def triangle_records(
+    points: NDArray[np.float32], triangles: NDArray[np.int32], edges_only: NDArray[np.bool_] | None = None
+) -> NDArray[np.float32]:
+    """(m, 4, 3) float32: three corners and the unit normal, zero for faces without area or marked ``edges_only``."""
+    corners = points[triangles]
+    records = np.zeros((len(triangles), 4, 3), np.float32)
+    records[:, :3] = corners
+    for rows in _chunks(len(triangles)):
+        block = corners[rows].astype(np.float64)
+        normal = np.cross(block[:, 1] - block[:, 0], block[:, 2] - block[:, 0])
+        length = np.linalg.norm(normal, axis=1, keepdims=True)
+        records[rows, 3] = normal / np.where(length > 0, length, 1.0)
+    if edges_only is not None:
+        records[edges_only, 3] = 0.0
+    return records
+
+
+def rows3(values: Array, name: str, device: str) -> torch.Tensor:
+    """(n, 3) contiguous float32 on ``device``."""
+    tensor = values if isinstance(values, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(values, np.float32))
+    if tensor.ndim != 2 or tensor.shape[1] != 3:
+        raise GeometryError(f"{name} must have shape (n, 3), got {tuple(tensor.shape)}")
+    return tensor.detach().to(device=device, dtype=torch.float32).contiguous()
+
+
+def _vec3(tensor: torch.Tensor) -> wp.array:
+    if len(tensor) == 0:
+        return wp.empty(0, dtype=wp.vec3, device=str(tensor.device))
+    return wp.from_torch(tensor, dtype=wp.vec3)
+
+
+def _numpy(values: Array) -> NDArray[Any]:
+    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+
+
+def _chunks(count: int, size: int = 262_144) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _references(
+    points: NDArray[np.float32], triangles: NDArray[np.int32]
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]:
+    """Boxes (r, 3), (r, 3) that together cover every triangle, and the triangle of each (r,)."""
+    corners = points[triangles]
+    owner = np.arange(len(triangles), dtype=np.int32)
+    low, high = corners.min(axis=1), corners.max(axis=1)
+    edge = np.sqrt(((corners - corners[:, [1, 2, 0]]) ** 2).sum(axis=2).max(axis=1))
+    limit = _edge_limit(edge, corners)
+    large = edge > limit
+    if not large.any():
+        return low, high, owner
+    pieces, piece_owner = _cut(corners[large].astype(np.float64), owner[large], limit)
+    piece_low = np.nextafter(pieces.min(axis=1).astype(np.float32), np.float32(-np.inf))
+    piece_high = np.nextafter(pieces.max(axis=1).astype(np.float32), np.float32(np.inf))
+    return (
+        np.concatenate([low[~large], piece_low]),
+        np.concatenate([high[~large], piece_high]),
+        np.concatenate([owner[~large], piece_owner]),
+    )
+
+
+def _edge_limit(edge: NDArray[np.float32], corners: NDArray[np.float32]) -> float:
+    """Longest edge that stays whole: small enough to cut walls, large enough to stay within the allowed pieces."""
+    diagonal = float(np.linalg.norm(corners.max(axis=(0, 1)).astype(np.float64) - corners.min(axis=(0, 1))))
+    limit = max(diagonal / PIECES_PER_DIAGONAL, 1e-12)
+    allowed = max(MIN_EXTRA_PIECES, len(edge) // 2)
+    while float(np.square(edge[edge > limit].astype(np.float64) / limit).sum()) > allowed:
+        limit *= 1.25
+    return limit
+
+
+def _cut(
+    pieces: NDArray[np.float64], owner: NDArray[np.int32], limit: float
+) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    """Halve triangles (n, 3, 3) across their longest edge until none is longer than ``limit``."""
+    done, done_owner = [], []
+    while len(pieces):
+        lengths = np.square(pieces - pieces[:, [1, 2, 0]]).sum(axis=2)
+        small = lengths.max(axis=1) <= limit * limit
+        done.append(pieces[small])
+        done_owner.append(owner[small])
+        pieces, owner, lengths = pieces[~small], owner[~small], lengths[~small]
+        turn = (lengths.argmax(axis=1)[:, None] + np.arange(3)) % 3
+        a, b, c = np.moveaxis(np.take_along_axis(pieces, turn[..., None], axis=1), 1, 0)
+        middle = (a + b) * 0.5
+        pieces = np.concatenate([np.stack([a, middle, c], axis=1), np.stack([middle, b, c], axis=1)])
+        owner = np.concatenate([owner, owner])
+    return np.concatenate(done), np.concatenate(done_owner)
+
+
+def _build(
+    low: NDArray[np.float32], high: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]:
+    """Node boxes (k, 6, 4), child codes (k, 4) and the order (r,) in which leaves refer to the given boxes."""
+    order = wp.array(np.arange(len(low), dtype=np.int32), dtype=wp.int32, device="cpu")
+    room = len(low) // 2 + 1
+    boxes = wp.empty((room, 6), dtype=wp.vec4, device="cpu")
+    children = wp.empty(room, dtype=wp.vec4i, device="cpu")
+    used = wp.zeros(1, dtype=wp.int32, device="cpu")
+    lows, highs = (wp.array(side, dtype=wp.vec3, device="cpu") for side in (low, high))
+    wp.launch(bvh_build_kernels.build_tree, dim=1, inputs=[lows, highs, order, boxes, children, used], device="cpu")
+    count = int(used.numpy()[0])
+    return boxes.numpy()[:count].copy(), children.numpy()[:count].copy(), order.numpy().copy()
