@@ -26,7 +26,23 @@ STRATEGY_IDS: dict[str, int] = {"forward_rig": 0, "radial_away": 1, "radial_towa
 
 @dataclass(frozen=True, eq=False)
 class CandidateDiagnostics:
-    """What the rules measured, for every row, valid or not: k values each; NaN or False where unavailable."""
+    """What the rules measured, for every row, valid or not: k values each; NaN or False where unavailable.
+
+    Measured on the stored float32 pose, against the reference pose's position and horizontal heading:
+
+    - mesh_distance_m: from the view's centre to the nearest surface, >= 0.
+    - path_min_clearance_m: least distance to a surface on the straight path from the reference, >= 0;
+      path_collision_mask: that is below its limit. It agrees with the bit PATH_SEGMENT_COLLISION on every row.
+    - free_space_margin_m: distance to the nearest plane of the extent, > 0 inside; outside, minus the farthest
+      overshoot along one axis.
+    - motion_step_length_m: straight-line distance, >= 0. motion_height_delta_m: world z, > 0 when the view is higher.
+    - motion_backward_step_m: step against the heading, 0 for a step ahead or aside, never negative.
+    - motion_yaw_delta_deg: angle between the headings, 0..180, without sign.
+    - target_distance_m: from the view's centre to the target's. target_bearing_yaw_deg: world azimuth of the target
+      seen from the view, atan2(dy, dx), -180..180, counter-clockwise from +X; NaN straight above or below.
+
+    A row whose pose is not finite has NaN in every measure and False in the mask.
+    """
 
     mesh_distance_m: Float32
     path_min_clearance_m: Float32

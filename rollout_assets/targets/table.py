@@ -1,0 +1,168 @@
+"""What is known of each box as a target: the columns, one selected row, and its stable id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_assets.errors import GeometryError
+from rollout_assets.geometry.boxes import OrientedBoxes
+from rollout_assets.geometry.poses import Float32
+from rollout_assets.sources.sample import SampleIdentity
+from rollout_assets.targets.reasons import TargetInvalidReason
+
+TargetSource = Literal["detected_obbs", "gt_obbs_oracle"]
+
+DETECTED_SOURCE: TargetSource = "detected_obbs"
+"""Boxes the actor's detector found; the source of protocol ``v1_observed``."""
+
+GROUND_TRUTH_SOURCE: TargetSource = "gt_obbs_oracle"
+"""Ground-truth boxes; the source of protocol ``v0_gt_input``."""
+
+
+def target_id(identity: SampleIdentity, source: TargetSource, sem_id: int, inst_id: int, source_index: int) -> str:
+    """``scene:snippet:source:sem=S:inst=I:idx=K``: unique in a campaign, the same in every run."""
+    return f"{identity.scene_id}:{identity.snippet_id}:{source}:sem={sem_id}:inst={inst_id}:idx={source_index}"
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How a target came to be selected. Without a draw: probability 1, entropy 0, no temperature."""
+
+    policy: str
+    rank: int
+    probability: float = 1.0
+    log_probability: float = 0.0
+    entropy: float = 0.0
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedTarget:
+    """One object a rollout is about, with everything its selection was based on.
+
+    center_world, extents_m: 3 floats; pose_world_object, pose_reference_object: 12 floats, the latter relative to the
+    sample's reference pose. Areas are None without a 2-D box. An explicit target may carry reasons against it.
+    """
+
+    identity: SampleIdentity
+    target_id: str
+    source: TargetSource
+    source_index: int
+    sem_id: int
+    inst_id: int
+    class_name: str
+    confidence: float
+    projected_area_px: float | None
+    projected_area_fraction: float | None
+    semidense_support_count: int
+    evl_support_count: int
+    effective_support_count: float
+    visibility_score: float
+    support_score: float
+    deficit_score: float
+    score: float
+    center_world: tuple[float, ...]
+    extents_m: tuple[float, ...]
+    pose_world_object: tuple[float, ...]
+    pose_reference_object: tuple[float, ...]
+    reason_bitset: int
+    primary_reason: TargetInvalidReason
+    draw: Draw
+
+    @property
+    def eligible(self) -> bool:
+        """No reason speaks against it."""
+        return self.reason_bitset == 1 << TargetInvalidReason.VALID
+
+    @property
+    def box(self) -> OrientedBoxes:
+        """The target's box, as a set of one."""
+        return OrientedBoxes(
+            pose_world_object=np.array([self.pose_world_object], np.float32),
+            extents_m=np.array([self.extents_m], np.float32),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TargetTable:
+    """Every box of one source, eligible or not: n rows in source order.
+
+    ``source_reasons`` says why a source as a whole gave nothing. Counts are int32, scores and areas float32 (area NaN
+    without a 2-D box), pose_reference_object (n, 12). ``reason_bitset`` is exactly VALID where a box is eligible.
+    """
+
+    identity: SampleIdentity
+    source: TargetSource
+    source_reasons: tuple[TargetInvalidReason, ...]
+    target_id: tuple[str, ...]
+    source_index: NDArray[np.int64]
+    sem_id: NDArray[np.int32]
+    inst_id: NDArray[np.int32]
+    class_name: tuple[str, ...]
+    confidence: Float32
+    projected_area_px: Float32
+    projected_area_fraction: Float32
+    semidense_support_count: NDArray[np.int32]
+    evl_support_count: NDArray[np.int32]
+    effective_support_count: Float32
+    visibility_score: Float32
+    support_score: Float32
+    deficit_score: Float32
+    score: Float32
+    boxes: OrientedBoxes
+    pose_reference_object: Float32
+    reason_bitset: NDArray[np.uint32]
+    primary_reason: NDArray[np.uint16]
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name not in ("identity", "source", "source_reasons"):
+                rows = len(getattr(self, field.name))
+                if rows != len(self.target_id):
+                    raise GeometryError(f"target column {field.name} has {rows} rows, expected {len(self.target_id)}")
+
+    def __len__(self) -> int:
+        return len(self.target_id)
+
+    @property
+    def eligible(self) -> NDArray[np.bool_]:
+        """(n,): no reason speaks against the box."""
+        return self.reason_bitset == 1 << TargetInvalidReason.VALID
+
+    def selected(self, row: int, draw: Draw) -> SelectedTarget:
+        """One row as a selected target."""
+        pose = self.boxes.pose_world_object[row]
+        return SelectedTarget(
+            identity=self.identity,
+            target_id=self.target_id[row],
+            source=self.source,
+            source_index=int(self.source_index[row]),
+            sem_id=int(self.sem_id[row]),
+            inst_id=int(self.inst_id[row]),
+            class_name=self.class_name[row],
+            confidence=float(self.confidence[row]),
+            projected_area_px=_known(self.projected_area_px[row]),
+            projected_area_fraction=_known(self.projected_area_fraction[row]),
+            semidense_support_count=int(self.semidense_support_count[row]),
+            evl_support_count=int(self.evl_support_count[row]),
+            effective_support_count=float(self.effective_support_count[row]),
+            visibility_score=float(self.visibility_score[row]),
+            support_score=float(self.support_score[row]),
+            deficit_score=float(self.deficit_score[row]),
+            score=float(self.score[row]),
+            center_world=tuple(pose[9:].tolist()),
+            extents_m=tuple(self.boxes.extents_m[row].tolist()),
+            pose_world_object=tuple(pose.tolist()),
+            pose_reference_object=tuple(self.pose_reference_object[row].tolist()),
+            reason_bitset=int(self.reason_bitset[row]),
+            primary_reason=TargetInvalidReason(int(self.primary_reason[row])),
+            draw=draw,
+        )
+
+
+def _known(value: np.float32) -> float | None:
+    return None if np.isnan(value) else float(value)
