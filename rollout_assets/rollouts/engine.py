@@ -1,0 +1,148 @@
+"""The step loop: one recipe's tree of decisions, as a pure function of evaluated states.
+
+``expand`` is a generator that asks for states by their path and is sent their evaluations, so it neither computes nor
+waits: the dataset writer drives many of them in lockstep, the manager drives them concurrently, and both get the same
+bits. A path is the shell indices selected so far; the root's path is empty. What a state holds depends on its path
+alone, never on the recipe, so recipes that reach the same state share its evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from rollout_assets.candidates.shell import CandidateShell
+from rollout_assets.config import RolloutRecipeConfig
+from rollout_assets.geometry.poses import Float32, Float64, translation
+from rollout_assets.randomness import key_digest, rng_for
+from rollout_assets.rollouts.policies import ORACLE_SCORE, Decision, PolicyView, decide
+from rollout_assets.rollouts.recipes import branch_count
+from rollout_assets.rollouts.trace import NOT_SELECTED, StepLabels, TerminationReason
+
+Path: TypeAlias = tuple[int, ...]
+"""Shell indices selected from the root on."""
+
+
+@dataclass(frozen=True)
+class RolloutKey:
+    """What all of a rollout's randomness derives from, besides recipe and path."""
+
+    seed: int
+    sample_key: str
+    target_id: str
+
+    def candidates_rng(self, path: Path) -> np.random.Generator:
+        """For the views offered at a state; the same whatever the recipe."""
+        return rng_for(self.seed, self.sample_key, self.target_id, path, "candidates")
+
+    def selection_rng(self, recipe: RolloutRecipeConfig, path: Path) -> np.random.Generator:
+        """For what a recipe does at a state."""
+        return rng_for(self.seed, self.sample_key, self.target_id, recipe.name, path, "selection")
+
+    def selection_digest(self, recipe: RolloutRecipeConfig, path: Path) -> str:
+        """Digest of the key of a chain's selections; stored as ``selection_rng_state_hash``."""
+        return key_digest(self.seed, self.sample_key, self.target_id, recipe.name, path, "selection").hex()
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluatedState:
+    """A state with its offered views and their labels. pose_world_camera: (12,) where the actor stands."""
+
+    path: Path
+    pose_world_camera: Float32
+    shell: CandidateShell
+    labels: StepLabels
+
+    @property
+    def scores(self) -> Float64:
+        """(k,) what oracle policies rank by, NaN where there is no label."""
+        values: Float32 = getattr(self.labels, ORACLE_SCORE)
+        return values.astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class StepDecision:
+    """What one chain did at one state; ``selected_shell_index`` is ``NOT_SELECTED`` at a dead end."""
+
+    state: EvaluatedState
+    decision: Decision
+    selected_shell_index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """A sequence of decisions from the root, with the sum of the selected views' policy scores."""
+
+    steps: tuple[StepDecision, ...] = ()
+    summed_score: float = 0.0
+    dead_end: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Shell indices selected so far."""
+        return tuple(step.selected_shell_index for step in self.steps if step.selected_shell_index != NOT_SELECTED)
+
+    def termination(self, horizon: int) -> TerminationReason:
+        """Why the chain is as long as it is."""
+        if self.dead_end:
+            return "terminated_early"
+        return "fixed_horizon" if len(self.steps) == horizon else "incomplete_rollout"
+
+
+Expansion: TypeAlias = Generator[tuple[Path, ...], Mapping[Path, EvaluatedState], tuple[Chain, ...]]
+
+
+def expand(recipe: RolloutRecipeConfig, key: RolloutKey) -> Expansion:
+    """Grow a recipe's chains to its horizon. Yields the paths it needs next; returns the kept chains, best first.
+
+    At every depth each open chain decides once and branches; then the ``beam_width`` best by summed score stay, dead
+    ends among them. Equal sums keep the order in which they were taken.
+    """
+    chains: tuple[Chain, ...] = (Chain(),)
+    for depth in range(recipe.horizon):
+        open_paths = tuple(chain.path for chain in chains if not chain.dead_end)
+        if not open_paths:
+            break
+        states = yield open_paths
+        grown: list[Chain] = []
+        for chain in chains:
+            grown.extend([chain] if chain.dead_end else _branch(chain, states, recipe, key, depth))
+        chains = _keep_best(grown, recipe.beam_width)
+    return chains
+
+
+def _branch(
+    chain: Chain, states: Mapping[Path, EvaluatedState], recipe: RolloutRecipeConfig, key: RolloutKey, depth: int
+) -> Sequence[Chain]:
+    state = states[chain.path]
+    rng = key.selection_rng(recipe, chain.path)
+    count = branch_count(recipe, depth, rng)
+    decision = decide(recipe, _view(chain, state), count, rng)
+    if not decision.selected:
+        stuck = StepDecision(state, decision, NOT_SELECTED)
+        return [replace(chain, steps=(*chain.steps, stuck), dead_end=True)]
+    return [
+        Chain(
+            steps=(*chain.steps, StepDecision(state, decision, shell_index)),
+            summed_score=chain.summed_score + float(decision.scores[shell_index]),
+        )
+        for shell_index in decision.selected
+    ]
+
+
+def _view(chain: Chain, state: EvaluatedState) -> PolicyView:
+    visited = [step.state.pose_world_camera for step in chain.steps] + [state.pose_world_camera]
+    return PolicyView(
+        takeable=state.shell.actor_action_mask,
+        centers_world=translation(state.shell.pose_world_camera),
+        history_world=translation(np.stack(visited)),
+        scores=state.scores,
+    )
+
+
+def _keep_best(chains: Sequence[Chain], beam_width: int | None) -> tuple[Chain, ...]:
+    best_first = sorted(chains, key=lambda chain: -chain.summed_score)
+    return tuple(best_first if beam_width is None else best_first[:beam_width])

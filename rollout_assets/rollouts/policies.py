@@ -1,0 +1,183 @@
+"""Selection policies: from what may be seen of a shell to the views that are taken.
+
+A policy gets a ``PolicyView`` and nothing else: which rows are takeable, where they stand, where the actor has been,
+and a score per row. Whether that score is an oracle's label is the engine's affair; no policy can reach the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_assets.config import RolloutRecipeConfig, SelectionPolicy
+from rollout_assets.geometry.poses import Float32, Float64
+
+ORACLE_SCORE = "target_root_gain"
+"""Label that oracle policies rank by; within one state it orders views as the relative improvement does."""
+
+MIN_SCORES_FOR_QUARTILES = 4
+"""Below this many scores their spread is the standard deviation, not the interquartile range."""
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyView:
+    """What a policy may look at: k candidates of one state.
+
+    takeable: (k,) bool; centers_world: (k, 3); history_world: (h, 3) root first, last row is where the actor stands;
+    scores: (k,) with NaN where there is none.
+    """
+
+    takeable: NDArray[np.bool_]
+    centers_world: Float64
+    history_world: Float64
+    scores: Float64
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What a policy made of a view.
+
+    logits: (k,) float32, NaN where not takeable; probabilities and log_probabilities: (k,) float32, the distribution of
+    the first pick, 0 and -inf where not takeable or too close to history. ``selected`` are shell indices in order of
+    preference, ``scores`` (k,) what the policy ranked by. ``guards_relaxed``: no candidate kept its distance to
+    history, so the best was taken all the same.
+    """
+
+    logits: Float32
+    probabilities: Float32
+    log_probabilities: Float32
+    selected: tuple[int, ...]
+    scores: Float64
+    score_source: str
+    guards_relaxed: bool
+
+    @property
+    def entropy(self) -> float:
+        """Entropy of the first pick's distribution in nats; NaN when there was nothing to pick."""
+        p = self.probabilities[self.probabilities > 0].astype(np.float64)
+        return float(-(p * np.log(p)).sum()) if len(p) else float("nan")
+
+
+def decide(recipe: RolloutRecipeConfig, view: PolicyView, count: int, rng: np.random.Generator) -> Decision:
+    """Pick up to ``count`` views without replacement; none when no takeable view has a finite score."""
+    policy = _POLICIES[recipe.policy]
+    scores = policy.scores(view, rng)
+    eligible = view.takeable & np.isfinite(scores)
+    if policy.needs_label:
+        eligible &= np.isfinite(view.scores)
+    allowed = eligible & (_nearest(view.centers_world, view.history_world) >= recipe.min_history_distance_m)
+    relaxed = bool(eligible.any() and not allowed.any())
+    if relaxed:
+        allowed, count = eligible, 1
+    logits = np.full(len(scores), np.nan)
+    logits[eligible] = policy.logits(scores[eligible], recipe.temperature)
+    keys = np.where(allowed, logits, -np.inf)
+    log_p = _log_softmax(keys) if policy.draws else _log_one_hot(keys)
+    if policy.draws:
+        keys = keys + rng.gumbel(size=len(keys))
+    order = np.argsort(-keys, kind="stable")[: int(allowed.sum())]
+    selected = _apart(view.centers_world, order, count, recipe.min_sibling_distance_m)
+    return Decision(
+        logits=logits.astype(np.float32),
+        probabilities=np.exp(log_p).astype(np.float32),
+        log_probabilities=log_p.astype(np.float32),
+        selected=selected,
+        scores=scores,
+        score_source=policy.score_source,
+        guards_relaxed=relaxed,
+    )
+
+
+@dataclass(frozen=True)
+class _Policy:
+    """How one policy scores and whether it draws (Gumbel top-k, that is without replacement) or ranks."""
+
+    score_source: str
+    scores: Callable[[PolicyView, np.random.Generator], Float64]
+    draws: bool
+    logits: Callable[[Float64, float], Float64]
+    needs_label: bool = False
+
+
+def spread_logits(scores: Float64, temperature: float) -> Float64:
+    """(s - median) / (IQR * temperature); the standard deviation stands in below four scores. No spread: all zero."""
+    if len(scores) < MIN_SCORES_FOR_QUARTILES:
+        spread = float(np.std(scores))
+    else:
+        low, high = np.quantile(scores, [0.25, 0.75])
+        spread = float(high - low)
+    if not spread > 0:
+        return np.zeros_like(scores)
+    return (scores - np.median(scores)) / (spread * temperature)
+
+
+def _as_they_are(scores: Float64, _temperature: float) -> Float64:
+    return scores
+
+
+def _all_alike(scores: Float64, _temperature: float) -> Float64:
+    return np.zeros_like(scores)
+
+
+def _oracle(view: PolicyView, _rng: np.random.Generator) -> Float64:
+    return view.scores
+
+
+def _from_history(view: PolicyView, _rng: np.random.Generator) -> Float64:
+    return _nearest(view.centers_world, view.history_world)
+
+
+def _from_reference(view: PolicyView, _rng: np.random.Generator) -> Float64:
+    return _nearest(view.centers_world, view.history_world[-1:])
+
+
+def _by_lot(view: PolicyView, rng: np.random.Generator) -> Float64:
+    return rng.random(len(view.takeable))
+
+
+_POLICIES: dict[SelectionPolicy, _Policy] = {
+    "farthest_from_history": _Policy("distance_to_history_m", _from_history, draws=False, logits=_as_they_are),
+    "farthest_from_reference": _Policy("distance_to_reference_m", _from_reference, draws=False, logits=_as_they_are),
+    "random": _Policy("uniform_draw", _by_lot, draws=True, logits=_all_alike, needs_label=True),
+    "random_valid": _Policy("uniform_draw", _by_lot, draws=True, logits=_all_alike),
+    "oracle_greedy": _Policy(ORACLE_SCORE, _oracle, draws=False, logits=_as_they_are),
+    "temperature_softmax": _Policy(ORACLE_SCORE, _oracle, draws=True, logits=spread_logits),
+}
+"""``random`` draws among labelled views, ``random_valid`` among all that can be taken."""
+
+
+def _apart(centers_world: Float64, order: NDArray[np.int64], count: int, gap_m: float) -> tuple[int, ...]:
+    """The first ``count`` rows of ``order`` of which each keeps ``gap_m`` to those before it."""
+    picked: list[int] = []
+    for row in order.tolist():
+        if len(picked) == count:
+            break
+        if not picked or _nearest(centers_world[[row]], centers_world[picked])[0] >= gap_m:
+            picked.append(row)
+    return tuple(picked)
+
+
+def _nearest(points: Float64, others: Float64) -> Float64:
+    """points: (n, 3), others: (m, 3) -> (n,) distance to the nearest of the others."""
+    return np.linalg.norm(points[:, None] - others[None], axis=-1).min(axis=1)
+
+
+def _log_softmax(keys: Float64) -> Float64:
+    """(k,) with -inf for rows that cannot be drawn -> log-probabilities."""
+    drawable = np.isfinite(keys)
+    result = np.full(len(keys), -np.inf)
+    if drawable.any():
+        shifted = keys[drawable] - keys[drawable].max()
+        result[drawable] = shifted - np.log(np.exp(shifted).sum())
+    return result
+
+
+def _log_one_hot(keys: Float64) -> Float64:
+    """A ranking policy takes its best row with certainty."""
+    result = np.full(len(keys), -np.inf)
+    if np.isfinite(keys).any():
+        result[int(np.argmax(keys))] = 0.0
+    return result
