@@ -7,7 +7,11 @@
     │   └── SourceRowMissing   a row, key or split that the store does not have
     ├── MeshError            a mesh file cannot be found or read, or a mesh cannot be used
     ├── GeometryError        an array that is not the pose, box, camera or point it claims to be
-    └── DeviceError          the requested compute device is not there
+    ├── DeviceError          the requested compute device is not there
+    └── StoreError           a rollout store cannot be written, opened or read
+        ├── StoreExists        the destination is already there
+        ├── RecordRefused      a record that does not fit the store; nothing of it is published
+        └── StoreDamaged       a part of the store that cannot be read as the schema says; names the array
 
 A message says what, where and what next, with the offending value. The command line prints it as one line.
 """
@@ -53,3 +57,24 @@ class GeometryError(RolloutAssetsError, ValueError):
 
 class DeviceError(RolloutAssetsError):
     """The requested compute device is not available."""
+
+
+class StoreError(RolloutAssetsError):
+    """A rollout store cannot be written, opened or read."""
+
+
+class StoreExists(StoreError):
+    """The destination of a new store is already there."""
+
+
+class RecordRefused(StoreError):
+    """A record that does not fit the store: mixed splits, conflicting identities, wrong sizes, non-finite poses."""
+
+
+class StoreDamaged(StoreError):
+    """A part of a store that cannot be read as the schema says; ``where`` names the array or file."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        self.where = where
+        self.problem = problem
+        super().__init__(f"{where}: {problem}")

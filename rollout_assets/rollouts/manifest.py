@@ -1,0 +1,172 @@
+"""The sidecar manifest of a rollout store: how it was made, readable with any text tool.
+
+The manifest binds a store together: the root attributes name its SHA-256, and it holds one digest per array. Canonical
+bytes are sorted-key, two-space-indented ASCII JSON, so equal payloads give equal digests everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from rollout_assets.errors import StoreDamaged
+
+ROLLOUT_MANIFEST_FILENAME = "manifest.json"
+"""Filename of the human-readable rollout-store sidecar manifest."""
+
+ROLLOUT_MANIFEST_VERSION = "rollout-store-manifest-v1"
+"""Version tag for the top-level rollout-store manifest payload."""
+
+_PACKAGES = ("rollout-assets", "numpy", "numcodecs", "polars", "pydantic", "torch", "warp-lang", "zarr")
+_GIT_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class RolloutStoreInvocation:
+    """How a rollout store generation run was invoked."""
+
+    mode: Literal["programmatic", "cli", "dagster"] = "programmatic"
+    argv: tuple[str, ...] = ()
+    config_path: str | None = None
+    raw_toml_text: str | None = None
+
+    @classmethod
+    def from_cli(cls, argv: Sequence[str], config_path: Path) -> RolloutStoreInvocation:
+        """The command line and the campaign file it named, text and all."""
+        resolved = config_path.expanduser().resolve()
+        return cls("cli", tuple(argv), resolved.as_posix(), resolved.read_text(encoding="utf-8"))
+
+    def to_jsonable(self) -> dict[str, Any]:
+        """Plain JSON values; the digest of the TOML text is computed here."""
+        text = self.raw_toml_text
+        return {
+            "mode": self.mode,
+            "argv": list(self.argv),
+            "config_path": self.config_path,
+            "raw_toml_sha256": None if text is None else hashlib.sha256(text.encode()).hexdigest(),
+            "raw_toml_text": text,
+        }
+
+
+@dataclass(frozen=True)
+class RolloutStoreManifestContext:
+    """What a higher-level writer knows about a run and the store itself does not."""
+
+    writer_config: Mapping[str, Any] | None = None
+    invocation: RolloutStoreInvocation = RolloutStoreInvocation()
+    runtime: Mapping[str, Any] = field(default_factory=dict)
+    shard: Mapping[str, Any] | None = None
+
+    @classmethod
+    def here(
+        cls,
+        writer_config: Mapping[str, Any] | None = None,
+        invocation: RolloutStoreInvocation | None = None,
+        shard: Mapping[str, Any] | None = None,
+    ) -> RolloutStoreManifestContext:
+        """The context of a run on this machine, with its runtime provenance."""
+        return cls(writer_config, invocation or RolloutStoreInvocation(), runtime_provenance(), shard)
+
+    def to_jsonable(self) -> dict[str, Any]:
+        """The manifest's ``generation`` section."""
+        return {
+            "writer_config": None if self.writer_config is None else dict(self.writer_config),
+            "invocation": self.invocation.to_jsonable(),
+            "runtime": dict(self.runtime),
+            "shard": None if self.shard is None else dict(self.shard),
+        }
+
+
+def runtime_provenance(folder: Path | None = None) -> dict[str, Any]:
+    """Python, platform, package versions and the commit of the checkout, if any. Nothing of the environment."""
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "git": _git_state(folder or Path(__file__).resolve().parent),
+        "packages": {name: _version(name) for name in _PACKAGES},
+    }
+
+
+def utc_timestamp() -> str:
+    """Now, as ISO-8601 UTC with seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def manifest_json_bytes(payload: Mapping[str, Any]) -> bytes:
+    """The canonical bytes of a manifest; NaN and infinities are refused, for they are not JSON."""
+    return json.dumps(payload, indent=2, sort_keys=True, ensure_ascii=True, allow_nan=False).encode("ascii")
+
+
+def manifest_sha256(payload: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical bytes."""
+    return hashlib.sha256(manifest_json_bytes(payload)).hexdigest()
+
+
+def write_rollout_store_manifest(store_dir: Path, payload: Mapping[str, Any]) -> str:
+    """Write ``manifest.json`` beside ``zarr.json``, whole or not at all; returns its SHA-256."""
+    data = manifest_json_bytes(payload)
+    final = store_dir / ROLLOUT_MANIFEST_FILENAME
+    staged = store_dir / f".{ROLLOUT_MANIFEST_FILENAME}.tmp"
+    staged.write_bytes(data)
+    os.replace(staged, final)
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_rollout_store_manifest(store_dir: Path | str) -> dict[str, Any]:
+    """The manifest of a local store; a missing or unreadable one is ``StoreDamaged``."""
+    path = Path(store_dir) / ROLLOUT_MANIFEST_FILENAME
+    try:
+        return parse_manifest(path.read_bytes())
+    except OSError as error:
+        raise StoreDamaged(str(path), f"cannot be read: {error.strerror}") from None
+
+
+def parse_manifest(data: bytes) -> dict[str, Any]:
+    """Manifest bytes as a payload; anything but a JSON object is ``StoreDamaged``."""
+    try:
+        payload = json.loads(data)
+    except ValueError as error:
+        raise StoreDamaged(ROLLOUT_MANIFEST_FILENAME, f"is not JSON: {error}") from None
+    if not isinstance(payload, dict):
+        raise StoreDamaged(ROLLOUT_MANIFEST_FILENAME, f"must be a JSON object, got {type(payload).__name__}")
+    return payload
+
+
+def _git_state(folder: Path) -> dict[str, Any]:
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return {"available": False}
+    status = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {
+        "available": True,
+        "commit": commit,
+        "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD"),
+        "dirty": bool(status),
+    }
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ("git", "-C", str(folder), *arguments), capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
