@@ -104,6 +104,8 @@ class _Policy:
 
 def spread_logits(scores: Float64, temperature: float) -> Float64:
     """(s - median) / (IQR * temperature); the standard deviation stands in below four scores. No spread: all zero."""
+    if len(scores) < 2:
+        return np.zeros_like(scores)
     if len(scores) < MIN_SCORES_FOR_QUARTILES:
         spread = float(np.std(scores))
     else:
