@@ -114,15 +114,24 @@ def _zeros4() -> wp.vec4:
 def closest_triangle(
     p: wp.vec3,
     bound_sq: float,
+    seed: int,
     boxes: wp.array2d(dtype=wp.vec4),
     children: wp.array(dtype=wp.vec4i),
     corners: wp.array2d(dtype=wp.vec3),
 ) -> tuple[float, int]:
-    """Squared distance to the nearest triangle strictly below ``bound_sq`` and its slot, or MISS when there is none."""
+    """Squared distance to the nearest triangle strictly below ``bound_sq`` and its slot, or MISS when there is none.
+
+    ``seed`` is a slot that may be near, or MISS; a good one saves most of the search.
+    """
     stack = wp.zeros(shape=STACK, dtype=int)
     near = wp.zeros(shape=STACK, dtype=float)
     best = bound_sq
     slot = int(MISS)
+    if seed >= 0:
+        d = triangle_distance_sq(p, corners[seed, 0], corners[seed, 1], corners[seed, 2], corners[seed, 3])
+        if d < best:
+            best = d
+            slot = seed
     px = wp.vec4(p[0], p[0], p[0], p[0])
     py = wp.vec4(p[1], p[1], p[1], p[1])
     pz = wp.vec4(p[2], p[2], p[2], p[2])
@@ -183,7 +192,7 @@ def closest_points(
     face: wp.array(dtype=int),
 ):
     i = wp.tid()
-    best, slot = closest_triangle(points[i], bound_sq, boxes, children, corners)
+    best, slot = closest_triangle(points[i], bound_sq, MISS, boxes, children, corners)
     if slot >= 0:
         distance_sq[i] = best
         face[i] = slot_face[slot]

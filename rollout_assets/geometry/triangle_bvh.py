@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rollout_assets.errors import GeometryError, MeshError
 from rollout_assets.geometry import bvh_build_kernels, bvh_query_kernels
-from rollout_assets.geometry.devices import resolve_device
+from rollout_assets.geometry.devices import as_warp, launch, resolve_device
 
 PIECES_PER_DIAGONAL = 64
 """A triangle edge longer than the mesh's diagonal over this is cut into pieces for the tree."""
@@ -40,8 +40,8 @@ class TriangleBvh:
         points, triangles = checked_mesh(vertices, faces)
         self.device = resolve_device(device)
         self.face_count = len(triangles)
-        low, high = points[triangles].min(axis=(0, 1)), points[triangles].max(axis=(0, 1))
-        self.bounds = np.stack([low, high])
+        used = points[np.unique(triangles)]
+        self.bounds = (used.min(axis=0), used.max(axis=0))
         box_low, box_high, owner = _references(points, triangles)
         boxes, children, order = _build(box_low, box_high)
         slot_face = owner[order]
@@ -73,7 +73,8 @@ class TriangleBvh:
             raise GeometryError(f"{len(starts)} origins need as many directions, got {len(ahead)}")
         t = torch.empty(len(starts), dtype=torch.float32, device=self.device)
         face = torch.empty(len(starts), dtype=torch.int32, device=self.device)
-        self._launch(bvh_query_kernels.cast_rays, len(starts), [_vec3(starts), _vec3(ahead), float(max_t)], [t, face])
+        rays = [as_warp(starts, wp.vec3), as_warp(ahead, wp.vec3), float(max_t)]
+        launch(bvh_query_kernels.cast_rays, len(starts), [*rays, *self.arrays, t, face], self.device)
         return t, face
 
     def closest(self, points: Array, max_distance: float = math.inf) -> tuple[torch.Tensor, torch.Tensor]:
@@ -85,13 +86,9 @@ class TriangleBvh:
         distance_sq = torch.empty(len(queries), dtype=torch.float32, device=self.device)
         face = torch.empty(len(queries), dtype=torch.int32, device=self.device)
         bound = min(float(max_distance) ** 2, 3e38)
-        self._launch(bvh_query_kernels.closest_points, len(queries), [_vec3(queries), bound], [distance_sq, face])
+        asked = [as_warp(queries, wp.vec3), bound]
+        launch(bvh_query_kernels.closest_points, len(queries), [*asked, *self.arrays, distance_sq, face], self.device)
         return distance_sq, face
-
-    def _launch(self, kernel: wp.Kernel, count: int, queries: list[object], results: list[torch.Tensor]) -> None:
-        if count:
-            outputs = [wp.from_torch(result) for result in results]
-            wp.launch(kernel, dim=count, inputs=[*queries, *self.arrays, *outputs], device=self.device)
 
 
 def checked_mesh(vertices: Array, faces: Array) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
@@ -138,12 +135,6 @@ def rows3(values: Array, name: str, device: str) -> torch.Tensor:
     if tensor.ndim != 2 or tensor.shape[1] != 3:
         raise GeometryError(f"{name} must have shape (n, 3), got {tuple(tensor.shape)}")
     return tensor.detach().to(device=device, dtype=torch.float32).contiguous()
-
-
-def _vec3(tensor: torch.Tensor) -> wp.array:
-    if len(tensor) == 0:
-        return wp.empty(0, dtype=wp.vec3, device=str(tensor.device))
-    return wp.from_torch(tensor, dtype=wp.vec3)
 
 
 def _numpy(values: Array) -> NDArray[Any]:
@@ -215,6 +206,6 @@ def _build(
     children = wp.empty(room, dtype=wp.vec4i, device="cpu")
     used = wp.zeros(1, dtype=wp.int32, device="cpu")
     lows, highs = (wp.array(side, dtype=wp.vec3, device="cpu") for side in (low, high))
-    wp.launch(bvh_build_kernels.build_tree, dim=1, inputs=[lows, highs, order, boxes, children, used], device="cpu")
+    launch(bvh_build_kernels.build_tree, 1, [lows, highs, order, boxes, children, used], "cpu")
     count = int(used.numpy()[0])
     return boxes.numpy()[:count].copy(), children.numpy()[:count].copy(), order.numpy().copy()

@@ -1,0 +1,304 @@
+"""Kernels of the surface error: point to surface, and face to cloud through a tree over each cloud's points.
+
+A cloud's tree is built over its points in Morton order: leaves are runs of eight points, every node holds the boxes of
+four children as in ``bvh_build_kernels``. Sums run in a fixed order that depends on one cloud or one surface only.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: RUF046, UP018 - int(0) declares a variable that a Warp kernel may assign to
+
+from __future__ import annotations
+
+import warp as wp
+
+from rollout_assets.geometry.bvh_query_kernels import (
+    EMPTY,
+    STACK,
+    closest_triangle,
+    triangle_distance_sq,
+    triangle_distance_sq64,
+)
+
+wp.set_module_options({"enable_backward": False, "fuse_fp": False})
+
+LEAF_POINTS = wp.constant(8)
+BLOCK_FACES = wp.constant(32)
+RUN_POINTS = wp.constant(32)
+_FAR = wp.constant(3.0e38)
+
+
+@wp.kernel
+def points_to_surface(
+    points: wp.array(dtype=wp.vec3),
+    order: wp.array(dtype=wp.int64),
+    offsets: wp.array(dtype=wp.int64),
+    boxes: wp.array2d(dtype=wp.vec4),
+    children: wp.array(dtype=wp.vec4i),
+    corners: wp.array2d(dtype=wp.vec3),
+    distance_sq: wp.array(dtype=float),
+):
+    """One thread per cloud and run of neighbouring points, each starting from the triangle of the one before.
+
+    points: (n,) along the curve; distance_sq: (n,) in the order before sorting.
+    """
+    cloud, run = wp.tid()
+    start = int(offsets[cloud]) + run * RUN_POINTS
+    seed = int(-1)
+    for i in range(start, wp.min(start + RUN_POINTS, int(offsets[cloud + 1]))):
+        best, slot = closest_triangle(points[i], _FAR, seed, boxes, children, corners)
+        distance_sq[int(order[i])] = best
+        seed = slot
+
+
+@wp.kernel
+def sum_clouds(values: wp.array(dtype=float), offsets: wp.array(dtype=wp.int64), sums: wp.array(dtype=wp.float64)):
+    cloud = wp.tid()
+    total = wp.float64(0.0)
+    for i in range(int(offsets[cloud]), int(offsets[cloud + 1])):
+        total += wp.float64(values[i])
+    sums[cloud] = total
+
+
+@wp.kernel
+def sum_blocks(partial: wp.array2d(dtype=wp.float64), sums: wp.array(dtype=wp.float64)):
+    cloud = wp.tid()
+    total = wp.float64(0.0)
+    for block in range(partial.shape[1]):
+        total += partial[cloud, block]
+    sums[cloud] = total
+
+
+@wp.func
+def _spread(value: wp.int64) -> wp.int64:
+    """Ten bits with two zero bits between each."""
+    x = value
+    x = (x | (x << wp.int64(16))) & wp.int64(0x030000FF)
+    x = (x | (x << wp.int64(8))) & wp.int64(0x0300F00F)
+    x = (x | (x << wp.int64(4))) & wp.int64(0x030C30C3)
+    return (x | (x << wp.int64(2))) & wp.int64(0x09249249)
+
+
+@wp.func
+def _grid(coordinate: float, low: float, scale: float) -> wp.int64:
+    return wp.int64(wp.clamp((coordinate - low) * scale, 0.0, 1023.0))
+
+
+@wp.kernel
+def morton_keys(
+    points: wp.array(dtype=wp.vec3),
+    offsets: wp.array(dtype=wp.int64),
+    low: wp.vec3,
+    scale: float,
+    keys: wp.array(dtype=wp.int64),
+):
+    """One thread per cloud: cloud number above, Morton code below."""
+    cloud = wp.tid()
+    for i in range(int(offsets[cloud]), int(offsets[cloud + 1])):
+        p = points[i]
+        x = _spread(_grid(p[0], low[0], scale))
+        y = _spread(_grid(p[1], low[1], scale))
+        z = _spread(_grid(p[2], low[2], scale))
+        code = (x << wp.int64(2)) | (y << wp.int64(1)) | z
+        keys[i] = (wp.int64(cloud) << wp.int64(30)) | code
+
+
+@wp.kernel
+def build_clouds(
+    points: wp.array(dtype=wp.vec3),
+    offsets: wp.array(dtype=wp.int64),
+    node_offsets: wp.array(dtype=wp.int64),
+    boxes: wp.array2d(dtype=wp.vec4),
+    children: wp.array(dtype=wp.vec4i),
+    roots: wp.array(dtype=int),
+):
+    """One thread per cloud: leaves in point order, then level upon level of nodes; the last node is the root."""
+    cloud = wp.tid()
+    start = int(offsets[cloud])
+    stop = int(offsets[cloud + 1])
+    first_node = int(node_offsets[cloud])
+    below_start = int(-1)
+    below_count = (stop - start + LEAF_POINTS - 1) // LEAF_POINTS
+    used = int(0)
+    building = below_count > 0
+    roots[cloud] = EMPTY
+    while building:
+        count = (below_count + 3) // 4
+        level_start = first_node + used
+        for n in range(count):
+            low_x = wp.vec4(_FAR, _FAR, _FAR, _FAR)
+            low_y = wp.vec4(_FAR, _FAR, _FAR, _FAR)
+            low_z = wp.vec4(_FAR, _FAR, _FAR, _FAR)
+            high_x = wp.vec4(_FAR, _FAR, _FAR, _FAR)
+            high_y = wp.vec4(_FAR, _FAR, _FAR, _FAR)
+            high_z = wp.vec4(_FAR, _FAR, _FAR, _FAR)
+            codes = wp.vec4i(EMPTY, EMPTY, EMPTY, EMPTY)
+            for k in range(4):
+                child = 4 * n + k
+                if child < below_count:
+                    low = wp.vec3(_FAR, _FAR, _FAR)
+                    high = wp.vec3(-_FAR, -_FAR, -_FAR)
+                    if below_start < 0:
+                        a = start + child * LEAF_POINTS
+                        b = wp.min(a + LEAF_POINTS, stop)
+                        for i in range(a, b):
+                            low = wp.min(low, points[i])
+                            high = wp.max(high, points[i])
+                        codes[k] = -1 - (a * LEAF_POINTS + b - a - 1)
+                    else:
+                        node = below_start + child
+                        kids = children[node]
+                        for j in range(4):
+                            if kids[j] != EMPTY:
+                                low = wp.min(low, wp.vec3(boxes[node, 0][j], boxes[node, 1][j], boxes[node, 2][j]))
+                                high = wp.max(high, wp.vec3(boxes[node, 3][j], boxes[node, 4][j], boxes[node, 5][j]))
+                        codes[k] = node
+                    low_x[k] = low[0]
+                    low_y[k] = low[1]
+                    low_z[k] = low[2]
+                    high_x[k] = high[0]
+                    high_y[k] = high[1]
+                    high_z[k] = high[2]
+            here = level_start + n
+            boxes[here, 0] = low_x
+            boxes[here, 1] = low_y
+            boxes[here, 2] = low_z
+            boxes[here, 3] = high_x
+            boxes[here, 4] = high_y
+            boxes[here, 5] = high_z
+            children[here] = codes
+        used += count
+        below_start = level_start
+        below_count = count
+        building = count > 1
+        if count == 1:
+            roots[cloud] = level_start
+
+
+@wp.func
+def _gaps(low: wp.vec3, high: wp.vec3, boxes: wp.array2d(dtype=wp.vec4), node: int) -> wp.vec4:
+    """Squared distances from a box to the four child boxes of a node."""
+    zero = wp.vec4(0.0, 0.0, 0.0, 0.0)
+    ones = wp.vec4(1.0, 1.0, 1.0, 1.0)
+    dx = wp.max(wp.max(boxes[node, 0] - high[0] * ones, low[0] * ones - boxes[node, 3]), zero)
+    dy = wp.max(wp.max(boxes[node, 1] - high[1] * ones, low[1] * ones - boxes[node, 4]), zero)
+    dz = wp.max(wp.max(boxes[node, 2] - high[2] * ones, low[2] * ones - boxes[node, 5]), zero)
+    return wp.cw_mul(dx, dx) + wp.cw_mul(dy, dy) + wp.cw_mul(dz, dz)
+
+
+@wp.func
+def _nearest_point(
+    a: wp.vec3,
+    b: wp.vec3,
+    c: wp.vec3,
+    normal: wp.vec3,
+    bound_sq: float,
+    seed: int,
+    root: int,
+    points: wp.array(dtype=wp.vec3),
+    boxes: wp.array2d(dtype=wp.vec4),
+    children: wp.array(dtype=wp.vec4i),
+) -> tuple[float, int]:
+    """Nearest point of a cloud to a whole triangle below ``bound_sq``; ``seed`` is a point that may be near, or -1."""
+    stack = wp.zeros(shape=STACK, dtype=int)
+    near = wp.zeros(shape=STACK, dtype=float)
+    low = wp.min(wp.min(a, b), c)
+    high = wp.max(wp.max(a, b), c)
+    best = bound_sq
+    winner = int(-1)
+    if seed >= 0:
+        d = triangle_distance_sq(points[seed], a, b, c, normal)
+        if d < best:
+            best = d
+            winner = seed
+    node = root
+    depth = int(0)
+    while node != EMPTY:
+        if node < 0:
+            packed = -1 - node
+            first = packed >> 3
+            for i in range(first, first + (packed & 7) + 1):
+                p = points[i]
+                away = wp.max(wp.max(low - p, p - high), wp.vec3(0.0, 0.0, 0.0))
+                if wp.dot(away, away) < best:
+                    d = triangle_distance_sq(p, a, b, c, normal)
+                    if d < best:
+                        best = d
+                        winner = i
+            node = EMPTY
+        else:
+            gap = _gaps(low, high, boxes, node)
+            codes = children[node]
+            node = EMPTY
+            nearest = float(_FAR)
+            for k in range(4):
+                if gap[k] < best and codes[k] != EMPTY:
+                    if gap[k] < nearest:
+                        if node != EMPTY:
+                            stack[depth] = node
+                            near[depth] = nearest
+                            depth += 1
+                        node = codes[k]
+                        nearest = gap[k]
+                    else:
+                        stack[depth] = codes[k]
+                        near[depth] = gap[k]
+                        depth += 1
+        while node == EMPTY and depth > 0:
+            depth -= 1
+            if near[depth] < best:
+                node = stack[depth]
+    return best, winner
+
+
+@wp.kernel
+def faces_to_clouds(
+    records: wp.array2d(dtype=wp.vec3),
+    weights: wp.array(dtype=wp.float64),
+    block_boxes: wp.array2d(dtype=wp.vec3),
+    minima: wp.array2d(dtype=float),
+    state_of_cloud: wp.array(dtype=int),
+    points: wp.array(dtype=wp.vec3),
+    boxes: wp.array2d(dtype=wp.vec4),
+    children: wp.array(dtype=wp.vec4i),
+    roots: wp.array(dtype=int),
+    partial: wp.array2d(dtype=wp.float64),
+    new_minima: wp.array2d(dtype=float),
+):
+    """Per cloud and block of faces: the weighted sum of each face's least squared distance, old points included.
+
+    minima: (states, faces) before; new_minima: (clouds, faces) after, or no columns when nobody wants them.
+    """
+    cloud, block = wp.tid()
+    state = state_of_cloud[cloud]
+    root = roots[cloud]
+    start = block * BLOCK_FACES
+    stop = wp.min(start + BLOCK_FACES, records.shape[0])
+    if root != EMPTY:
+        worst = float(0.0)
+        for f in range(start, stop):
+            worst = wp.max(worst, minima[state, f])
+        gap = _gaps(block_boxes[block, 0], block_boxes[block, 1], boxes, root)
+        codes = children[root]
+        reached = bool(False)
+        for k in range(4):
+            if codes[k] != EMPTY and gap[k] < worst:
+                reached = True
+        if not reached:
+            root = EMPTY
+    total = wp.float64(0.0)
+    seed = int(-1)
+    for f in range(start, stop):
+        least = minima[state, f]
+        if root != EMPTY:
+            a = records[f, 0]
+            b = records[f, 1]
+            c = records[f, 2]
+            normal = records[f, 3]
+            _best, winner = _nearest_point(a, b, c, normal, least, seed, root, points, boxes, children)
+            if winner >= 0:
+                seed = winner
+                least = wp.min(least, triangle_distance_sq64(points[winner], a, b, c, normal))
+        total += weights[f] * wp.float64(least)
+        if new_minima.shape[1] > 0:
+            new_minima[cloud, f] = least
+    partial[cloud, block] = total

@@ -1,0 +1,146 @@
+"""Depth images of many pinhole views in one launch, and the points that such views would add.
+
+Depth is Z, not ray length: pixel directions have Z = 1, so the ray parameter of the first hit is the depth itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import warp as wp
+from numpy.typing import ArrayLike, NDArray
+
+from rollout_assets.config import OracleConfig
+from rollout_assets.errors import GeometryError
+from rollout_assets.geometry.boxes import OrientedBoxes
+from rollout_assets.geometry.cameras import PinholeCamera
+from rollout_assets.geometry.devices import as_warp, launch
+from rollout_assets.geometry.poses import Float32, Float64, finite_rigid, rotation, translation
+from rollout_assets.geometry.triangle_bvh import TriangleBvh
+from rollout_assets.oracle import view_kernels
+from rollout_assets.oracle.fusion import FusedCloud
+from rollout_assets.oracle.surface_error import PointClouds
+
+RENDERER = "warp_bvh4"
+"""Name of this ray caster, for stores that keep its images."""
+
+EVERYWHERE = -1
+"""Box index that holds every point."""
+
+
+@dataclass(frozen=True, eq=False)
+class DepthImages:
+    """depth_m: (n, height, width) float32, 0 where ``valid`` is false; valid: (n, height, width) bool."""
+
+    depth_m: torch.Tensor
+    valid: torch.Tensor
+
+
+def render_depth(
+    bvh: TriangleBvh, poses_world_camera: ArrayLike, camera: PinholeCamera, znear_m: float, zfar_m: float
+) -> DepthImages:
+    """poses: (n, 12) -> depth of every pixel; valid where something is hit and 1.01 near < z < 0.99 far."""
+    poses = torch.from_numpy(checked_poses(poses_world_camera)).to(bvh.device)
+    pixels = torch.from_numpy(camera.pixel_directions().reshape(-1, 3)).to(bvh.device)
+    depth = _cast(bvh, poses, pixels, znear_m, zfar_m).reshape(-1, camera.height_px, camera.width_px)
+    return DepthImages(depth, depth > 0)
+
+
+def checked_poses(poses_world_camera: ArrayLike) -> Float32:
+    """(n, 12) float32, each finite and rigid, or a GeometryError that names the first that is not."""
+    poses = np.ascontiguousarray(poses_world_camera, np.float32)
+    if poses.ndim != 2 or poses.shape[1] != 12:
+        raise GeometryError(f"poses must have shape (n, 12), got {poses.shape}")
+    good = finite_rigid(poses)
+    if not good.all():
+        row = int(np.flatnonzero(~good)[0])
+        raise GeometryError(f"pose {row} is not finite and rigid: {poses[row].tolist()}")
+    return poses
+
+
+def box_row(box: OrientedBoxes, margin_m: float) -> Float64:
+    """One grown box as the (15,) row that kernels test points with: per axis direction, offset along it, half size."""
+    turned, centre = rotation(box.pose_world_object)[0], translation(box.pose_world_object)[0]
+    half = np.asarray(box.extents_m, np.float64)[0] * 0.5 + margin_m
+    return np.concatenate([np.append(turned[:, axis], [turned[:, axis] @ centre, half[axis]]) for axis in range(3)])
+
+
+class ViewPoints:
+    """The back-projected pixels of n views, with those marked that would open a voxel their state does not have."""
+
+    def __init__(
+        self,
+        bvh: TriangleBvh,
+        poses_world_camera: Float32,
+        camera: PinholeCamera,
+        clouds: Sequence[FusedCloud],
+        cloud_of_view: NDArray[np.int64],
+        config: OracleConfig,
+    ) -> None:
+        self.device = bvh.device
+        self.count = len(poses_world_camera)
+        stride = config.pixel_stride
+        rays = camera.pixel_directions()[::stride, ::stride].reshape(-1, 3)
+        poses = torch.from_numpy(poses_world_camera).to(self.device)
+        pixels = torch.from_numpy(np.ascontiguousarray(rays)).to(self.device)
+        self._depth = _cast(bvh, poses, pixels, config.znear_m, config.zfar_m)
+        shape = tuple(self._depth.shape)
+        self._points = wp.empty(shape, dtype=wp.vec3, device=self.device)
+        self._claims = torch.empty(shape, dtype=torch.int32, device=self.device)
+        size = table_size(shape[1])
+        keys = torch.full((self.count * size,), -1, dtype=torch.int64, device=self.device)
+        first = torch.full((self.count * size,), 2**31 - 1, dtype=torch.int32, device=self.device)
+        sizes = np.array([len(cloud.table) for cloud in clouds], np.int32)
+        starts = torch.from_numpy(np.cumsum(sizes, dtype=np.int32) - sizes).to(self.device)
+        of_view = torch.from_numpy(cloud_of_view.astype(np.int32)).to(self.device)
+        state_keys = clouds[0].table if len(clouds) == 1 else torch.cat([cloud.table for cloud in clouds])
+        states = [of_view, starts, torch.from_numpy(sizes).to(self.device), state_keys]
+        views = [poses, as_warp(pixels, wp.vec3), self._depth, wp.float64(config.fusion_voxel_m)]
+        found = [size, keys, first, self._points, self._claims]
+        launch(view_kernels.claim_voxels, shape, [*views, *states, *found], self.device)
+        launch(view_kernels.keep_first, shape, [first, self._claims], self.device)
+
+    def new_in(self, boxes: Float64, box_of_view: NDArray[np.int64]) -> tuple[NDArray[np.int32], PointClouds]:
+        """boxes: (b, 15) -> counts (n, 3) and the new points of each view inside its box, in pixel order.
+
+        Counts are pixels with depth, pixels with depth inside the box, and new points inside the box.
+        """
+        rows = torch.from_numpy(np.ascontiguousarray(boxes.reshape(-1, 15))).to(self.device)
+        of_view = torch.from_numpy(box_of_view.astype(np.int32)).to(self.device)
+        counts = torch.empty((self.count, 3), dtype=torch.int32, device=self.device)
+        found = [self._points, self._claims, rows, of_view]
+        launch(view_kernels.count_points, self.count, [self._depth, *found, counts], self.device)
+        counted = counts.cpu().numpy()
+        offsets = np.concatenate([[0], np.cumsum(counted[:, 2], dtype=np.int64)])
+        points = torch.empty((int(offsets[-1]), 3), dtype=torch.float32, device=self.device)
+        if len(points):
+            starts = torch.from_numpy(offsets).to(self.device)
+            launch(view_kernels.gather_new, self.count, [*found, starts, as_warp(points, wp.vec3)], self.device)
+        return counted, PointClouds(points, offsets)
+
+
+def table_size(entries: int) -> int:
+    """Slots of a hash table for ``entries`` keys: a power of two, at most half full."""
+    return 1 << max(int(2 * entries - 1).bit_length(), 4)
+
+
+def bytes_per_view(camera: PinholeCamera, config: OracleConfig) -> int:
+    """Working memory of one view in ``ViewPoints`` and of its points in ``Surface.joined``."""
+    pixels = -(-camera.height_px // config.pixel_stride) * -(-camera.width_px // config.pixel_stride)
+    return pixels * (4 + 12 + 4 + 12) + table_size(pixels) * 12 + 48
+
+
+def _cast(bvh: TriangleBvh, poses: torch.Tensor, pixels: torch.Tensor, znear_m: float, zfar_m: float) -> torch.Tensor:
+    depth = torch.empty((len(poses), len(pixels)), dtype=torch.float32, device=bvh.device)
+    limits = [1.01 * znear_m, 0.99 * zfar_m]
+    tree = bvh.arrays[:3]
+    launch(
+        view_kernels.cast_views,
+        tuple(depth.shape),
+        [poses, as_warp(pixels, wp.vec3), *limits, *tree, depth],
+        bvh.device,
+    )
+    return depth

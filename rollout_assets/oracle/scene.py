@@ -1,0 +1,132 @@
+"""A scene's true mesh on a device, the parts of it that belong to a target, and a bounded cache of scenes."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from rollout_assets.errors import GeometryError, MeshError
+from rollout_assets.geometry.boxes import OrientedBoxes
+from rollout_assets.geometry.poses import Float32
+from rollout_assets.geometry.triangle_bvh import Array, TriangleBvh, checked_mesh
+from rollout_assets.oracle.surface_error import Surface
+
+MIN_TRIANGLE_AREA_M2 = 5e-3
+"""With ``distance = "pytorch3d"`` a smaller triangle counts as its three edges."""
+
+
+class OracleScene:
+    """One mesh with its tree, shared by every root of the scene. Satisfies ``candidates.CollisionWorld``.
+
+    vertices: (n, 3) float32 world, faces: (m, 3) int32.
+    """
+
+    def __init__(self, vertices: Array, faces: Array, device: str = "auto") -> None:
+        self.vertices, self.faces = checked_mesh(vertices, faces)
+        self.bvh = TriangleBvh(self.vertices, self.faces, device)
+        self.device = self.bvh.device
+
+    @property
+    def bounds(self) -> tuple[Float32, Float32]:
+        """Lowest and highest corner of the mesh, (3,) each."""
+        return self.bvh.bounds
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held on host and device."""
+        return self.bvh.nbytes + self.vertices.nbytes + self.faces.nbytes
+
+    def distance_m(self, points: ArrayLike) -> Float32:
+        """points: (n, 3) -> (n,) distance to the mesh; the answer to a point does not depend on the others."""
+        distance_sq, _ = self.bvh.closest(_finite_points(points, "points"))
+        return torch.sqrt(distance_sq).cpu().numpy()
+
+    def path_min_clearance_m(self, starts: ArrayLike, ends: ArrayLike, samples: int) -> Float32:
+        """starts, ends: (n, 3) -> (n,) least distance to the mesh over ``samples`` points, both ends included."""
+        if samples < 2:
+            raise GeometryError(f"a path needs at least 2 samples, got {samples}")
+        first, last = _finite_points(starts, "starts"), _finite_points(ends, "ends")
+        if first.shape != last.shape:
+            raise GeometryError(f"{len(first)} starts need as many ends, got {len(last)}")
+        share = np.linspace(0.0, 1.0, samples)[:, None]
+        path = first[:, None].astype(np.float64) * (1.0 - share) + last[:, None].astype(np.float64) * share
+        return self.distance_m(path.astype(np.float32).reshape(-1, 3)).reshape(-1, samples).min(axis=1)
+
+    def faces_in(self, box: OrientedBoxes, margin_m: float) -> NDArray[np.int64]:
+        """Ascending faces with any vertex strictly inside the one box grown by ``margin_m``."""
+        if len(box) != 1:
+            raise GeometryError(f"a crop takes exactly one box, got {len(box)}")
+        inside = box.contains(self.vertices, margin_m)[0]
+        return np.flatnonzero(inside[self.faces].any(axis=1))
+
+    def surface(
+        self,
+        faces: NDArray[np.int64],
+        weighting: Literal["uniform", "area"] = "uniform",
+        distance: Literal["true", "pytorch3d"] = "true",
+    ) -> Surface:
+        """The given faces as a surface that clouds are measured against."""
+        used, local = np.unique(self.faces[faces], return_inverse=True)
+        min_area_m2 = MIN_TRIANGLE_AREA_M2 if distance == "pytorch3d" else 0.0
+        return Surface(self.vertices[used], local.reshape(-1, 3).astype(np.int32), self.device, weighting, min_area_m2)
+
+
+def mesh_hash(vertices: ArrayLike, faces: ArrayLike) -> str:
+    """SHA-256 over the mesh's float32 vertices and int32 faces: equal content, equal hash, wherever it was read."""
+    digest = hashlib.sha256()
+    for array in (np.ascontiguousarray(vertices, np.float32), np.ascontiguousarray(faces, np.int32)):
+        digest.update(repr(array.shape).encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+class SceneCache:
+    """The most recently used scenes within ``max_bytes``, by mesh hash. Safe to share between threads.
+
+    The scene asked for last always stays, even when it is larger than the budget. Two threads that ask for one scene
+    get one scene: the second waits for the first.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        if max_bytes < 1:
+            raise MeshError(f"a scene cache needs max_bytes >= 1, got {max_bytes}")
+        self.max_bytes = max_bytes
+        self._scenes: OrderedDict[str, OracleScene] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._scenes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all cached scenes."""
+        return sum(scene.nbytes for scene in self._scenes.values())
+
+    def get(self, key: str, build: Callable[[], OracleScene]) -> OracleScene:
+        """The scene of ``key``, built by ``build`` when it is not cached."""
+        with self._lock:
+            scene = self._scenes.get(key)
+            if scene is None:
+                scene = self._scenes[key] = build()
+            self._scenes.move_to_end(key)
+            while len(self._scenes) > 1 and self.nbytes > self.max_bytes:
+                self._scenes.popitem(last=False)
+            return scene
+
+
+def _finite_points(points: ArrayLike, name: str) -> Float32:
+    array = np.asarray(points, np.float32)
+    if array.ndim != 2 or array.shape[1] != 3:
+        raise GeometryError(f"{name} must have shape (n, 3), got {array.shape}")
+    finite = np.isfinite(array).all(axis=1)
+    if not finite.all():
+        row = int(np.flatnonzero(~finite)[0])
+        raise GeometryError(f"{name}[{row}] is not finite: {array[row].tolist()}")
+    return array
