@@ -16,7 +16,7 @@ from rollout_assets.geometry.boxes import OrientedBoxes, pairwise_iou
 from rollout_assets.geometry.poses import Float64
 from rollout_assets.sources.sample import BoxSet, VinTruth
 from rollout_assets.targets.reasons import TARGET_INVALID_REASON_VERSION, TargetInvalidReason
-from rollout_assets.targets.table import GROUND_TRUTH_SOURCE, SelectedTarget, target_id
+from rollout_assets.targets.table import GROUND_TRUTH_SOURCE, SelectedTarget, target_id, usable_boxes
 
 MatchStatus = Literal["matched", "ambiguous_gt", "unmatched_gt", "ambiguous_pred_to_gt", "v0_gt_input"]
 
@@ -174,7 +174,7 @@ def _same_class_iou(selected: Sequence[SelectedTarget], truth: BoxSet) -> Float6
         np.concatenate([target.box.pose_world_object for target in selected]),
         np.concatenate([target.box.extents_m for target in selected]),
     )
-    usable = _usable(ours)[:, None] & _usable(truth.boxes)[None, :]
+    usable = usable_boxes(ours)[:, None] & usable_boxes(truth.boxes)[None, :]
     rows, cols = np.nonzero(usable & _same_class(selected, truth))
     for row in np.unique(rows):
         theirs = cols[rows == row]
@@ -197,8 +197,3 @@ def _class_key(name: str, sem_id: int) -> str:
     """The name to compare; empty for the ``class_<id>`` that stands in for a missing one."""
     key = name.strip().casefold()
     return "" if key == f"class_{sem_id}" else key
-
-
-def _usable(boxes: OrientedBoxes) -> NDArray[np.bool_]:
-    finite = np.isfinite(boxes.pose_world_object).all(axis=1) & np.isfinite(boxes.extents_m).all(axis=1)
-    return np.asarray(finite & (boxes.extents_m > 0).all(axis=1))

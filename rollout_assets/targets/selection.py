@@ -29,11 +29,15 @@ from rollout_assets.targets.table import (
     TargetSource,
     TargetTable,
     target_id,
+    usable_boxes,
 )
 
 ALL_ELIGIBLE = "all_eligible"
 EXPLICIT = "explicit"
 """Names recorded as the selection policy where no configured policy chose."""
+
+_SLACK_M = 1e-3
+"""Added to the radius of a bounding sphere, far above the rounding of its coarse test."""
 
 
 def describe_targets(actor: VinActor, config: TargetConfig) -> TargetTable:
@@ -154,10 +158,8 @@ def _describe(
 ) -> TargetTable:
     boxes = given if given is not None else _no_boxes()
     finite = _finite(boxes)
-    positive = np.asarray((boxes.boxes.extents_m > 0).all(axis=1))
-    sane = finite & positive
-    semidense = _inside(boxes.boxes, sane, actor.points_world)
-    evidence = _inside(boxes.boxes, sane, _evidence_points(actor))
+    semidense = points_inside(boxes.boxes, actor.points_world)
+    evidence = points_inside(boxes.boxes, _evidence_points(actor))
     support = semidense + evidence
     area = projected_area_px(boxes.packed, actor.camera)
     fraction = area / (actor.camera.height_px * actor.camera.width_px)
@@ -221,11 +223,20 @@ def _verdict(
     return bitset, primary
 
 
-def _inside(boxes: OrientedBoxes, sane: NDArray[np.bool_], points_world: Float32) -> NDArray[np.int32]:
-    """(n,) points strictly inside each box; 0 for a box that is none."""
+def points_inside(boxes: OrientedBoxes, points_world: Float32) -> NDArray[np.int32]:
+    """(n,) points strictly inside each box; 0 for a box that is not finite or has no extent.
+
+    Only the points in the cube around a box's bounding sphere are turned into its frame.
+    """
     counts = np.zeros(len(boxes), np.int32)
-    if len(points_world) and sane.any():
-        counts[sane] = boxes[sane].contains(points_world).sum(axis=1)
+    reach_m = (0.5 * np.linalg.norm(boxes.extents_m.astype(np.float64), axis=1) + _SLACK_M).tolist()
+    centres = boxes.centers_world
+    x, y, z = np.ascontiguousarray(points_world.T)
+    for row in np.flatnonzero(usable_boxes(boxes)):
+        near = np.flatnonzero(np.abs(x - centres[row, 0]) <= reach_m[row])
+        near = near[np.abs(y[near] - centres[row, 1]) <= reach_m[row]]
+        near = near[np.abs(z[near] - centres[row, 2]) <= reach_m[row]]
+        counts[row] = boxes[np.array([row])].contains(points_world[near]).sum()
     return counts
 
 

@@ -164,5 +164,11 @@ class TargetTable:
         )
 
 
+def usable_boxes(boxes: OrientedBoxes) -> NDArray[np.bool_]:
+    """(n,): finite and with an extent on every axis."""
+    finite = np.isfinite(boxes.pose_world_object).all(axis=1) & np.isfinite(boxes.extents_m).all(axis=1)
+    return np.asarray(finite & (boxes.extents_m > 0).all(axis=1))
+
+
 def _known(value: np.float32) -> float | None:
     return None if np.isnan(value) else float(value)

@@ -21,6 +21,7 @@ from rollout_assets.targets.selection import (
     describe_ground_truth_targets,
     describe_targets,
     explicit_targets,
+    points_inside,
     projected_area_px,
     ranked,
     reason_counts,
@@ -82,6 +83,20 @@ def test_a_turned_box_counts_in_its_own_frame():
 
 def described_at(points: np.ndarray, *boxes: Box) -> TargetTable:
     return describe_targets(actor(boxes, points), V1)
+
+
+def test_fast_support_equals_turning_every_point_into_every_box():
+    rng = rng_for("support")
+    boxes = [
+        Box(center=tuple(rng.uniform(-2, 2, 3)), extents=tuple(rng.uniform(0.1, 2, 3)), yaw_deg=rng.uniform(0, 360))
+        for _ in range(30)
+    ]
+    oriented = pack(boxes).boxes
+    points = rng.uniform(-3, 3, (20_000, 3)).astype(np.float32)
+    slow = oriented.contains(points).sum(axis=1)
+    assert slow.min() > 0
+    assert np.array_equal(points_inside(oriented, points), slow)
+    assert points_inside(oriented, points[:0]).tolist() == [0] * 30
 
 
 def test_saturated_support_leaves_no_deficit_but_is_eligible():
