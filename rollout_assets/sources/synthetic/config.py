@@ -1,0 +1,63 @@
+"""What a synthetic source store is made of."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from rollout_assets.config import ConfigSection, Count, Fraction, Positive, unhashed
+
+
+class SyntheticConfig(ConfigSection):
+    """Options of a synthetic store. Every hashed field is kept in the manifest and decides the store's arrays."""
+
+    scenes: Annotated[int, Field(ge=1, le=100_000)] = Field(8, description="Homes to build.")
+    snippets_per_scene: Annotated[int, Field(ge=1, le=10_000)] = Field(4, description="Walks through each home.")
+    faces: Annotated[int, Field(ge=20_000, le=2_000_000)] = Field(100_000, description="Triangles wanted per home.")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    val_fraction: Annotated[float, Field(ge=0, le=0.5)] = Field(0.25, description="Share of scenes in split val.")
+    poses: Annotated[int, Field(ge=2, le=200)] = Field(20, description="Trajectory poses of a snippet.")
+    rate_hz: Positive = Field(5.0, description="Poses per second.")
+    min_points: Count = Field(2_500, description="Fewest semi-dense points wanted in a snippet.")
+    max_points: Count = Field(6_000, description="Most semi-dense points in a snippet, and the length of the block.")
+    image_px: Annotated[int, Field(ge=16, le=4_096)] = Field(240, description="Height and width of the camera image.")
+    focal_px: Positive = 130.0
+    miss_rate: Fraction = Field(0.12, description="Chance that a well visible object is not detected.")
+    false_positives: Annotated[float, Field(ge=0, le=20)] = Field(1.0, description="Mean false detections a snippet.")
+    evidence: bool = Field(False, description="Also write the backbone's evidence voxels.")
+    furniture_dir: Path | None = unhashed(None, description="Own mesh files to place instead of the built-in kinds.")
+    workers: Annotated[int, Field(ge=1, le=256)] | None = unhashed(None, description="Processes; none: one per core.")
+
+    @model_validator(mode="after")
+    def _point_range(self) -> Self:
+        if self.max_points < self.min_points:
+            raise ValueError(f"max_points must be >= min_points {self.min_points}, got {self.max_points}")
+        return self
+
+    @property
+    def effective_workers(self) -> int:
+        """Processes to use."""
+        return self.workers or os.cpu_count() or 1
+
+    def split_of(self, scene_index: int) -> str:
+        """Split of a scene, by its number alone, so that appended scenes never move an older one."""
+        if self.val_fraction == 0:
+            return "train"
+        return "val" if scene_index % round(1 / self.val_fraction) == 1 else "train"
+
+    def scene_id(self, scene_index: int) -> str:
+        """Names a home by all that its geometry depends on besides options: seed and number."""
+        return f"synthetic-{self.seed}-{scene_index:05d}"
+
+
+def snippet_id(snippet_index: int) -> str:
+    """``snippet-0003``."""
+    return f"snippet-{snippet_index:04d}"
+
+
+def snippet_number(name: str) -> int:
+    """The inverse of ``snippet_id``."""
+    return int(name.removeprefix("snippet-"))
