@@ -1,4 +1,4 @@
-"""Real collision worlds for tests: an analytic room with a block in it, and the same as a mesh in a BVH."""
+"""Real collision worlds for tests: an analytic room with a block in it, and the same as a mesh."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import trimesh
 from rollout_assets.candidates.mixture import CandidateRequest
 from rollout_assets.candidates.rules import Extent
 from rollout_assets.geometry.poses import Float32, look_along
-from rollout_assets.geometry.triangle_bvh import TriangleBvh
+from rollout_assets.oracle.scene import OracleScene
 from rollout_assets.randomness import rng_for
 
 ROOM_LOW, ROOM_HIGH = np.array([-3.0, -3.0, 0.0]), np.array([3.0, 3.0, 2.6])
@@ -69,27 +69,12 @@ class FixedAnswers:
         return np.full(len(starts), self.clearance, np.float32)
 
 
-class MeshRoom:
-    """The analytic room as triangles, asked through the package's own BVH."""
-
-    def __init__(self) -> None:
-        room = trimesh.creation.box(bounds=[ROOM_LOW, ROOM_HIGH])
-        block = trimesh.creation.box(bounds=[BLOCK_LOW, BLOCK_HIGH])
-        mesh = trimesh.util.concatenate([room, block])
-        self.bvh = TriangleBvh(mesh.vertices, mesh.faces, device="cpu")
-
-    @property
-    def bounds(self) -> Extent:
-        low, high = self.bvh.bounds
-        return low, high
-
-    def distance_m(self, points: Float32) -> Float32:
-        squared, _ = self.bvh.closest(points)
-        return np.sqrt(squared.numpy())
-
-    def path_min_clearance_m(self, starts: Float32, ends: Float32, samples: int) -> Float32:
-        points = path_points(starts, ends, samples).reshape(-1, 3).astype(np.float32)
-        return self.distance_m(points).reshape(len(starts), samples).min(axis=1)
+def mesh_room() -> OracleScene:
+    """The analytic room as triangles, asked through the oracle's own kernels."""
+    room = trimesh.creation.box(bounds=[ROOM_LOW, ROOM_HIGH])
+    block = trimesh.creation.box(bounds=[BLOCK_LOW, BLOCK_HIGH])
+    mesh = trimesh.util.concatenate([room, block])
+    return OracleScene(mesh.vertices, mesh.faces, device="cpu")
 
 
 def box_distance(points: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -24,6 +24,7 @@ from tests.candidates.collision_worlds import (
     ROOM_LOW,
     AnalyticRoom,
     FixedAnswers,
+    mesh_room,
     request,
     scattered_requests,
 )
@@ -71,6 +72,13 @@ def test_a_shell_is_the_same_to_the_bit_alone_and_in_any_batch():
     in_threes = [s for i in range(0, n, 3) for s in generate_candidates(few[i : i + 3], EVERYTHING, AnalyticRoom())]
     for other in (alone, backwards, in_threes):
         assert all(same_bits(a, b) for a, b in zip(together, other, strict=True))
+
+
+def test_a_shell_is_the_same_to_the_bit_in_any_batch_against_a_mesh():
+    world = mesh_room()
+    together = generate_candidates(scattered_requests(15, 6), EVERYTHING, world)
+    alone = [generate_candidates([asked], EVERYTHING, world)[0] for asked in scattered_requests(15, 6)]
+    assert all(same_bits(a, b) for a, b in zip(together, alone, strict=True))
 
 
 def test_another_seed_or_state_gives_other_views():

@@ -16,7 +16,7 @@ from tests.candidates.collision_worlds import (
     FAR_EXTENT,
     AnalyticRoom,
     FixedAnswers,
-    MeshRoom,
+    mesh_room,
     request,
     scattered_requests,
 )
@@ -174,9 +174,9 @@ def test_bearing_is_horizontal_and_undefined_straight_above():
     assert overhead.target_distance_m[0] == pytest.approx(0.9)
 
 
-def test_a_mesh_in_the_bvh_and_the_analytic_room_agree():
+def test_the_oracles_scene_and_the_analytic_room_agree():
     config = CandidateConfig()
-    ours = generate_candidates(scattered_requests(12, 5), config, MeshRoom())
+    ours = generate_candidates(scattered_requests(12, 5), config, mesh_room())
     theirs = generate_candidates(scattered_requests(12, 5), config, AnalyticRoom())
     for a, b in zip(ours, theirs, strict=True):
         assert np.allclose(a.diagnostics.mesh_distance_m, b.diagnostics.mesh_distance_m, atol=2e-6)
