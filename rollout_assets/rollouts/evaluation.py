@@ -1,0 +1,252 @@
+"""Evaluating states: offer views, judge them, score them. What is asked for together goes to the device together."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import groupby
+from time import perf_counter
+from typing import TypeVar
+
+import numpy as np
+
+from rollout_assets.candidates.mixture import CandidateRequest, generate_candidates
+from rollout_assets.candidates.rules import with_no_hit
+from rollout_assets.candidates.shell import CandidateShell
+from rollout_assets.config import CampaignConfig
+from rollout_assets.geometry.poses import Float32
+from rollout_assets.oracle.raycast import render_depth
+from rollout_assets.oracle.scorer import CandidateLabels, OracleScorer, OracleState, RegionLabels, ScoreRequest
+from rollout_assets.rollouts.engine import EvaluatedState, Path, RolloutKey
+from rollout_assets.rollouts.roots import TargetedRoot
+from rollout_assets.rollouts.trace import SelectedDepth, StepLabels
+
+KEPT_STATES = 512
+"""Evaluated states kept for recipes and rollouts that reach them again; a forgotten one is evaluated anew."""
+
+DEPTH_VIEWS_PER_LAUNCH = 256
+"""Selected views rendered together."""
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, eq=False)
+class StateRequest:
+    """A state of a root under a seed: the one reached by ``path``."""
+
+    root: TargetedRoot
+    seed: int
+    path: Path
+
+    @property
+    def key(self) -> RolloutKey:
+        """What the state's randomness derives from."""
+        return RolloutKey(self.seed, self.root.actor.identity.sample_key, self.root.match.target.target_id)
+
+
+@dataclass(frozen=True, eq=False)
+class _Node:
+    state: EvaluatedState
+    oracle_state: OracleState
+
+
+class StageTimes:
+    """Seconds spent per stage, summed over threads."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def add(self, stage: str, since: float) -> float:
+        """Count the time since ``since`` (``perf_counter``) for ``stage``; returns now."""
+        now = perf_counter()
+        with self._lock:
+            self._seconds[stage] = self._seconds.get(stage, 0.0) + now - since
+        return now
+
+    def seconds(self) -> dict[str, float]:
+        """A copy of the sums."""
+        with self._lock:
+            return dict(self._seconds)
+
+
+class StateEvaluator:
+    """Evaluates states for any number of rollouts; a state asked for twice is evaluated once. Safe between threads.
+
+    A state depends on its root, seed and path only, to the bit, not on what it was evaluated with.
+    """
+
+    def __init__(self, config: CampaignConfig, scorer: OracleScorer, kept_states: int = KEPT_STATES) -> None:
+        self.config = config
+        self.scorer = scorer
+        self.times = StageTimes()
+        self.views_scored = 0
+        self._kept_states = kept_states
+        self._nodes: OrderedDict[tuple[RolloutKey, Path], _Node] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def evaluate(self, requests: Sequence[StateRequest]) -> list[EvaluatedState]:
+        """The states of all requests, in order."""
+        return [node.state for node in self._nodes_of(requests)]
+
+    def selected_depths(self, views: Sequence[tuple[TargetedRoot, Float32]]) -> list[SelectedDepth]:
+        """Depth of selected views (root, pose (12,)) at the configured size, in order."""
+        began = perf_counter()
+        size, oracle = self.config.selected_depth, self.config.oracle
+        depths: list[SelectedDepth] = []
+        for _, run in groupby(views, key=lambda view: (id(view[0].oracle_state.scene), view[0].actor.camera)):
+            shared = list(run)
+            scene = shared[0][0].oracle_state.scene
+            camera = shared[0][0].actor.camera.resized(size.height_px, size.width_px)
+            for start in range(0, len(shared), DEPTH_VIEWS_PER_LAUNCH):
+                poses = np.stack([pose for _, pose in shared[start : start + DEPTH_VIEWS_PER_LAUNCH]])
+                images = render_depth(scene.bvh, poses, camera, oracle.znear_m, oracle.zfar_m)
+                focal, principal = (camera.fx_px, camera.fy_px), (camera.cx_px, camera.cy_px)
+                depths.extend(
+                    SelectedDepth(depth, valid, focal, principal)
+                    for depth, valid in zip(images.depth_m.cpu().numpy(), images.valid.cpu().numpy(), strict=True)
+                )
+        self.times.add("depth", began)
+        return depths
+
+    def _nodes_of(self, requests: Sequence[StateRequest]) -> list[_Node]:
+        known = self._cached(requests)
+        missing = {(r.key, r.path): r for r in requests if (r.key, r.path) not in known}
+        if missing:
+            made = self._evaluate(list(missing.values()))
+            fresh = dict(zip(missing, made, strict=True))
+            self._keep(fresh)
+            known |= fresh
+        return [known[r.key, r.path] for r in requests]
+
+    def _evaluate(self, requests: Sequence[StateRequest]) -> list[_Node]:
+        """Evaluate states that are not known yet; their parents come first."""
+        deeper = [r for r in requests if r.path]
+        parents = dict(
+            zip(
+                ((r.key, r.path) for r in deeper),
+                self._nodes_of([StateRequest(r.root, r.seed, r.path[:-1]) for r in deeper]),
+                strict=True,
+            )
+        )
+        began = perf_counter()
+        places = [self._place(r, parents.get((r.key, r.path))) for r in requests]
+        began = self.times.add("advance", began)
+        shells = self._offer(requests, [pose for pose, _ in places])
+        began = self.times.add("candidates", began)
+        asked = [
+            ScoreRequest(state, shell.pose_world_camera, shell.actor_action_mask)
+            for (_, state), shell in zip(places, shells, strict=True)
+        ]
+        scored = self.scorer.score(asked)
+        self.times.add("score", began)
+        with self._lock:
+            self.views_scored += sum(int(request.valid.sum()) for request in asked)
+        nodes = []
+        for request, (pose, state), shell, found in zip(requests, places, shells, scored, strict=True):
+            judged = with_no_hit(shell, found.hit_pixels)
+            labels = _step_labels(found, judged)
+            nodes.append(_Node(EvaluatedState(request.path, pose, judged, labels), state))
+        return nodes
+
+    def _place(self, request: StateRequest, parent: _Node | None) -> tuple[Float32, OracleState]:
+        """Where the actor stands in this state, and what the oracle knows there."""
+        if parent is None:
+            return request.root.actor.reference_pose_world_camera, request.root.oracle_state
+        pose = parent.state.shell.pose_world_camera[request.path[-1]]
+        return pose, self.scorer.advance(parent.oracle_state, pose)
+
+    def _offer(self, requests: Sequence[StateRequest], poses: Sequence[Float32]) -> list[CandidateShell]:
+        """Shells of all states; those of one scene in one call."""
+        shells: dict[int, CandidateShell] = {}
+        by_scene: dict[int, list[int]] = {}
+        for index, request in enumerate(requests):
+            by_scene.setdefault(id(request.root.oracle_state.scene), []).append(index)
+        for indices in by_scene.values():
+            asked = [
+                CandidateRequest(
+                    reference_pose_world_camera=poses[index],
+                    target_center_world=np.array(requests[index].root.match.target.center_world, np.float32),
+                    extent=requests[index].root.extent,
+                    rng=requests[index].key.candidates_rng(requests[index].path),
+                )
+                for index in indices
+            ]
+            world = requests[indices[0]].root.oracle_state.scene
+            shells |= dict(zip(indices, generate_candidates(asked, self.config.candidates, world), strict=True))
+        return [shells[index] for index in range(len(requests))]
+
+    def _cached(self, requests: Iterable[StateRequest]) -> dict[tuple[RolloutKey, Path], _Node]:
+        with self._lock:
+            found = {}
+            for request in requests:
+                name = (request.key, request.path)
+                if name in self._nodes:
+                    self._nodes.move_to_end(name)
+                    found[name] = self._nodes[name]
+            return found
+
+    def _keep(self, nodes: Mapping[tuple[RolloutKey, Path], _Node]) -> None:
+        with self._lock:
+            self._nodes.update(nodes)
+            while len(self._nodes) > self._kept_states:
+                self._nodes.popitem(last=False)
+
+
+def drive(
+    rollouts: Sequence[tuple[TargetedRoot, int, Generator[tuple[Path, ...], Mapping[Path, EvaluatedState], R]]],
+    evaluator: StateEvaluator,
+) -> list[R]:
+    """Run expansions (root, seed, generator) in lockstep, all states of a depth evaluated together, in order."""
+    results: dict[int, R] = {}
+    wanted = {index: next(rollout) for index, (_, _, rollout) in enumerate(rollouts)}
+    while wanted:
+        requests = [
+            StateRequest(rollouts[index][0], rollouts[index][1], path)
+            for index, paths in wanted.items()
+            for path in paths
+        ]
+        states = iter(evaluator.evaluate(requests))
+        answers = {index: {path: next(states) for path in paths} for index, paths in wanted.items()}
+        wanted = {}
+        for index, answer in answers.items():
+            try:
+                wanted[index] = rollouts[index][2].send(answer)
+            except StopIteration as stop:
+                results[index] = stop.value
+    return [results[index] for index in range(len(rollouts))]
+
+
+def _step_labels(found: CandidateLabels, shell: CandidateShell) -> StepLabels:
+    """The oracle's columns as stored: float32, NaN in every row that cannot be taken."""
+    target, scene = found.target, found.scene
+    columns = {
+        "target_rri": target.rri,
+        "target_root_gain": target.root_gain,
+        "target_log_error_gain": target.log_error_gain,
+        "target_pm_dist_before": target.before_m2,
+        "target_pm_dist_after": target.after_m2,
+        "target_current_support": target.current_support,
+        "target_candidate_support": target.candidate_support,
+    }
+    if scene is not None:
+        columns |= _scene_columns(scene)
+    nothing = np.full(len(shell), np.nan)
+    return StepLabels(
+        **{
+            field.name: np.where(shell.actor_action_mask, columns.get(field.name, nothing), np.nan).astype(np.float32)
+            for field in fields(StepLabels)
+        }
+    )
+
+
+def _scene_columns(scene: RegionLabels) -> dict[str, np.ndarray]:
+    return {
+        "scene_rri": scene.rri,
+        "scene_root_gain": scene.root_gain,
+        "scene_log_error_gain": scene.log_error_gain,
+        "scene_pm_dist_before": scene.before_m2,
+        "scene_pm_dist_after": scene.after_m2,
+    }

@@ -1,0 +1,135 @@
+"""From kept chains to the record that a store takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
+from rollout_assets.rollouts.engine import Chain, Path, RolloutKey, StepDecision
+from rollout_assets.rollouts.recipes import branch_schedule_id, largest_branch
+from rollout_assets.rollouts.trace import (
+    NOT_SELECTED,
+    CandidateSelection,
+    RolloutChain,
+    RolloutLineage,
+    RolloutRoot,
+    RolloutStep,
+    RolloutZarrRecord,
+    SelectedDepth,
+)
+from rollout_assets.sources.sample import VinActor
+from rollout_assets.targets.matching import TargetMatch
+
+CROP_POLICY = "gt_obb_oriented_any_vertex_v1"
+"""Which faces and points a target's labels are measured on."""
+
+
+@dataclass(frozen=True)
+class SourceProvenance:
+    """What a record says about the store its source row came from."""
+
+    cache_version: str
+    manifest_hash: str
+    split_hashes: Mapping[str, str]
+
+
+def rollout_record(
+    actor: VinActor,
+    match: TargetMatch,
+    recipe: RolloutRecipeConfig,
+    config: CampaignConfig,
+    provenance: SourceProvenance,
+    mesh_version: str,
+    chains: Sequence[Chain],
+    depths: Mapping[tuple[Path, int], SelectedDepth],
+) -> RolloutZarrRecord:
+    """All kept chains of one root, target and recipe; no chains says that the target got no rollout.
+
+    ``depths`` holds the selected views' depth by state path and shell index; empty when none is retained.
+    """
+    identity = actor.identity
+    key = RolloutKey(config.seed, identity.sample_key, match.target.target_id)
+    last = len(actor.trajectory_world_camera) - 1
+    rank = match.target.draw.rank
+    return RolloutZarrRecord(
+        lineage=_lineage(actor, match, recipe, config, provenance, mesh_version),
+        rollout_id_prefix=f"{identity.sample_index:08d}-target-{rank:02d}-{recipe.name}",
+        root=RolloutRoot(
+            pose_world_camera=actor.reference_pose_world_camera,
+            time_ns=-1 if actor.time_ns is None else int(actor.time_ns[last]),
+            trajectory_index=last,
+            frame_index=last,
+        ),
+        horizon=recipe.horizon,
+        branch_factor=largest_branch(recipe),
+        beam_width=recipe.beam_width,
+        temperature=recipe.temperature,
+        chains=tuple(
+            RolloutChain(
+                chain_id=chain_id,
+                steps=tuple(_step(step, config, depths) for step in chain.steps),
+                termination_reason=chain.termination(recipe.horizon),
+                selection_rng_state_hash=key.selection_digest(recipe, chain.path),
+            )
+            for chain_id, chain in enumerate(chains)
+        ),
+    )
+
+
+def _step(step: StepDecision, config: CampaignConfig, depths: Mapping[tuple[Path, int], SelectedDepth]) -> RolloutStep:
+    decision = step.decision
+    depth = None
+    if config.selected_depth.enabled:
+        chosen = step.selected_shell_index
+        depth = depths[step.state.path, chosen] if chosen != NOT_SELECTED else _no_depth(config)
+    return RolloutStep(
+        shell=step.state.shell,
+        labels=step.state.labels,
+        selection=CandidateSelection(
+            logits=decision.logits,
+            probabilities=decision.probabilities,
+            log_probabilities=decision.log_probabilities,
+            selected_shell_index=step.selected_shell_index,
+            score_source=decision.score_source,
+        ),
+        selected_depth=depth,
+    )
+
+
+def _no_depth(config: CampaignConfig) -> SelectedDepth:
+    """What a dead end keeps in place of an image: nothing valid."""
+    size = (config.selected_depth.height_px, config.selected_depth.width_px)
+    return SelectedDepth(np.zeros(size, np.float32), np.zeros(size, bool), (np.nan, np.nan), (np.nan, np.nan))
+
+
+def _lineage(
+    actor: VinActor,
+    match: TargetMatch,
+    recipe: RolloutRecipeConfig,
+    config: CampaignConfig,
+    provenance: SourceProvenance,
+    mesh_version: str,
+) -> RolloutLineage:
+    identity = actor.identity
+    return RolloutLineage(
+        **match.lineage_fields(),
+        mesh_version=mesh_version,
+        candidate_config_hash=config.candidate_config_hash,
+        oracle_config_hash=config.oracle_config_hash,
+        rollout_config_hash=config.rollout_config_hash,
+        random_seed=config.seed,
+        rollout_policy=recipe.policy,
+        source_cache_version=provenance.cache_version,
+        split=identity.split,
+        source_offline_store_manifest_hash=provenance.manifest_hash,
+        source_sample_index=identity.sample_index,
+        source_sample_key=identity.sample_key,
+        split_manifest_hash=provenance.split_hashes[identity.split],
+        source_shard_id=identity.source_shard_id,
+        source_shard_row=identity.source_shard_row,
+        branch_schedule_id=branch_schedule_id(recipe),
+        target_crop_policy=CROP_POLICY,
+    )

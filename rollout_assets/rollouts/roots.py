@@ -1,0 +1,213 @@
+"""Roots: source rows with their targets, selected, matched and ready to be rolled out, or refused with a reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from rollout_assets.candidates.rules import Extent
+from rollout_assets.config import CampaignConfig
+from rollout_assets.geometry.boxes import OrientedBoxes
+from rollout_assets.geometry.poses import IDENTITY_POSE, translation
+from rollout_assets.oracle.scene import OracleScene, SceneCache
+from rollout_assets.oracle.scorer import OracleScorer, OracleState, Refusal, Refused
+from rollout_assets.randomness import rng_for
+from rollout_assets.sources.meshes import MeshLibrary
+from rollout_assets.sources.sample import VinActor, VinSample
+from rollout_assets.targets.matching import TargetMatch, match_targets
+from rollout_assets.targets.reasons import TargetInvalidReason
+from rollout_assets.targets.selection import (
+    all_eligible,
+    describe_ground_truth_targets,
+    describe_targets,
+    explicit_targets,
+    reason_counts,
+    select_targets,
+)
+from rollout_assets.targets.table import SelectedTarget, TargetTable
+
+SCENE_CACHE_BYTES = 2 << 30
+"""Meshes and trees kept in memory; one scene always stays, whatever its size."""
+
+
+class RolloutTargetSource(Protocol):
+    """Decides which of a row's described targets get rollouts."""
+
+    def choose(
+        self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator
+    ) -> tuple[SelectedTarget, ...]:
+        """Targets in the order of their rank."""
+
+
+class TargetsByPolicy:
+    """The campaign's own selection policy."""
+
+    def choose(
+        self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator
+    ) -> tuple[SelectedTarget, ...]:
+        """At most ``top_k`` targets."""
+        return select_targets(table, config.targets, rng)
+
+
+class AllEligibleTargets:
+    """Every target that nothing speaks against."""
+
+    def choose(
+        self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator
+    ) -> tuple[SelectedTarget, ...]:
+        """All eligible targets, best first."""
+        return all_eligible(table)
+
+
+@dataclass(frozen=True)
+class ExplicitTargets:
+    """Targets named by the caller; an unknown id is a ``ConfigError``."""
+
+    target_ids: tuple[str, ...]
+
+    def choose(
+        self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator
+    ) -> tuple[SelectedTarget, ...]:
+        """The named targets in the given order."""
+        return explicit_targets(table, self.target_ids)
+
+
+@dataclass(frozen=True, eq=False)
+class TargetedRoot:
+    """One source row with one labelled target. The actor's half, the match, and the oracle's state at the start."""
+
+    actor: VinActor
+    match: TargetMatch
+    oracle_state: OracleState
+    mesh_version: str
+    extent: Extent
+
+    @property
+    def name(self) -> str:
+        """For messages: sample key and target id."""
+        return f"{self.actor.identity.sample_key} {self.match.target.target_id}"
+
+
+@dataclass(frozen=True, eq=False)
+class RefusedTarget:
+    """A selected target that gets no rollout, with the reason's name; its target row is stored all the same."""
+
+    match: TargetMatch
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedSample:
+    """What became of one source row: its targets by rank, and, when there is none at all, why.
+
+    ``box_reasons`` counts why boxes were not eligible.
+    """
+
+    actor: VinActor
+    targets: tuple[TargetedRoot | RefusedTarget, ...]
+    skip_reason: str | None
+    box_reasons: Counter[str]
+    mesh_version: str | None
+
+    @property
+    def roots(self) -> tuple[TargetedRoot, ...]:
+        """The targets that can be rolled out."""
+        return tuple(target for target in self.targets if isinstance(target, TargetedRoot))
+
+
+class SceneShelf:
+    """Scenes by id, on the campaign's device, with their mesh versions. Safe to share between threads."""
+
+    def __init__(self, meshes: MeshLibrary, device: str, max_bytes: int = SCENE_CACHE_BYTES) -> None:
+        self._meshes, self._device, self._scenes = meshes, device, SceneCache(max_bytes)
+
+    def find(self, scene_id: str) -> tuple[OracleScene, str] | None:
+        """The scene and its mesh's content hash; None when there is no mesh."""
+        if self._meshes.find(scene_id) is None:
+            return None
+        version = self._meshes.content_hash(scene_id)
+
+        def build() -> OracleScene:
+            mesh = self._meshes.load(scene_id)
+            return OracleScene(mesh.vertices, mesh.faces, self._device)
+
+        return self._scenes.get(version, build), version
+
+
+def prepare_sample(
+    sample: VinSample,
+    config: CampaignConfig,
+    scorer: OracleScorer,
+    scenes: SceneShelf,
+    target_source: RolloutTargetSource | None = None,
+) -> PreparedSample:
+    """Select targets from the actor's half, match them to the truth, and start the oracle on each."""
+    actor = sample.actor
+    table = _describe(sample, config)
+    rng = rng_for(config.seed, actor.identity.sample_key, "targets")
+    chosen = (target_source or TargetsByPolicy()).choose(table, config, rng)
+    reasons = Counter({reason.name: count for reason, count in reason_counts(table).items()})
+    found = scenes.find(actor.identity.scene_id)
+    if found is None:
+        return PreparedSample(actor, (), Refusal.MESH_REFERENCE_MISSING.name, reasons, None)
+    scene, mesh_version = found
+    if not chosen:
+        return PreparedSample(actor, (), _why_none(table), reasons, mesh_version)
+    extent = occupancy_extent(actor)
+    cloud = scorer.fuse(scene, actor.points_world)
+    targets: list[TargetedRoot | RefusedTarget] = []
+    for match in match_targets(chosen, sample.truth, config.targets):
+        if not match.labelled or match.best_row is None:
+            targets.append(RefusedTarget(match, match.primary_reason.name, match.status))
+            continue
+        box = sample.truth.gt_boxes.boxes[match.best_row : match.best_row + 1]
+        state = scorer.begin(scene, actor.camera, cloud, box, _extent_box(extent))
+        if isinstance(state, Refused):
+            targets.append(RefusedTarget(_without_label(match, state.reason), state.reason.name, state.detail))
+        else:
+            targets.append(TargetedRoot(actor, match, state, mesh_version, extent))
+    return PreparedSample(actor, tuple(targets), None, reasons, mesh_version)
+
+
+def occupancy_extent(actor: VinActor) -> Extent:
+    """Where the actor knows there is space: the extent of its semi-dense points and of its own walk."""
+    known = np.concatenate([actor.points_world, translation(actor.trajectory_world_camera).astype(np.float32)])
+    return known.min(axis=0), known.max(axis=0)
+
+
+def _describe(sample: VinSample, config: CampaignConfig) -> TargetTable:
+    if config.targets.protocol == "v0_gt_input":
+        return describe_ground_truth_targets(sample.actor, sample.truth, config.targets)
+    return describe_targets(sample.actor, config.targets)
+
+
+def _why_none(table: TargetTable) -> str:
+    if table.source_reasons:
+        return table.source_reasons[0].name
+    most, _ = reason_counts(table).most_common(1)[0]
+    return most.name
+
+
+def _extent_box(extent: Extent) -> OrientedBoxes:
+    low, high = extent
+    pose = IDENTITY_POSE.copy()
+    pose[9:] = (low + high) / 2
+    return OrientedBoxes(pose[None], (high - low)[None])
+
+
+_REASON_OF_REFUSAL = {
+    Refusal.TARGET_CROP_EMPTY: TargetInvalidReason.TARGET_GT_UNMATCHED,
+    Refusal.TARGET_SUPPORT_TOO_LOW: TargetInvalidReason.TARGET_SUPPORT_TOO_LOW,
+    Refusal.MESH_REFERENCE_MISSING: TargetInvalidReason.TARGET_GT_UNMATCHED,
+}
+"""How the oracle's refusals read in the target table, whose codes know no crop and no mesh."""
+
+
+def _without_label(match: TargetMatch, refusal: Refusal) -> TargetMatch:
+    """The match as stored for a target that the oracle refused: invalid, with the reason's bit."""
+    reason = _REASON_OF_REFUSAL[refusal]
+    return replace(match, reason_bitset=1 << reason, primary_reason=reason)
