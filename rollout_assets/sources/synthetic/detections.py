@@ -135,7 +135,7 @@ def _detect(
 
 def _invent(scene: SyntheticScene, sight: Sight, rng: np.random.Generator) -> _Guess:
     """A box where there is no object: somewhere on a wall or the floor, unsure of itself."""
-    plain = np.argwhere((sight.owner == STRUCTURE) & (sight.depth_m < 5.0))
+    plain = np.argwhere((sight.owner == STRUCTURE) & (sight.depth_m > 1.2) & (sight.depth_m < 5.0))
     model = int(rng.integers(len(scene.placed)))
     size = scene.boxes.extents_m[model].astype(np.float64) * rng.uniform(0.5, 0.9, 3)
     view, ray = plain[int(rng.integers(len(plain)))]

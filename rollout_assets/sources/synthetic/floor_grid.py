@@ -144,7 +144,8 @@ class FloorGrid:
 
 def _away_from_walls(plan: HomePlan, centres: Float64, clearance_m: float) -> Mask:
     """Inside a room or a doorway and at least ``clearance_m`` from everything else."""
-    inside = np.zeros(centres.shape[:2], bool)
+    height, width = len(centres), len(centres[0])
+    inside = np.zeros((height, width), bool)
     for room in plan.rooms:
         inside |= _within(centres, (room.x0, room.y0), (room.x1, room.y1))
     for door in plan.passages:
@@ -152,7 +153,6 @@ def _away_from_walls(plan: HomePlan, centres: Float64, clearance_m: float) -> Ma
         inside |= _within(centres, low, high) if door.axis == 0 else _within(centres, low[::-1], high[::-1])
     cell = float(centres[1, 0, 0] - centres[0, 0, 0])
     reach = math.ceil(clearance_m / cell)
-    height, width = inside.shape
     wall = np.ones((height + 2 * reach, width + 2 * reach), bool)
     wall[reach : reach + height, reach : reach + width] = ~inside
     near = np.zeros((height, width), bool)

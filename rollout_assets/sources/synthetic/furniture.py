@@ -186,7 +186,7 @@ def sideboard(rng: np.random.Generator) -> Piece:
 
 def wardrobe(rng: np.random.Generator) -> Piece:
     """A tall cabinet on a plinth."""
-    return _doored(rng, rng.uniform(1.0, 1.6), rng.uniform(0.56, 0.62), rng.uniform(1.85, 2.1), feet=0.0)
+    return _doored(rng, rng.uniform(1.0, 1.6), rng.uniform(0.56, 0.62), rng.uniform(1.8, 2.0), feet=0.0)
 
 
 def nightstand(rng: np.random.Generator) -> Piece:

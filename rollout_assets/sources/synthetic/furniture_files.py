@@ -55,11 +55,11 @@ class FixedPart:
 
     patch: Patch
 
-    def face_count(self, cell_m: float) -> int:  # noqa: ARG002 - fixed
+    def face_count(self, cell_m: float) -> int:
         """Triangles that ``build`` makes."""
         return len(self.patch.faces)
 
-    def build(self, cell_m: float) -> Patch:  # noqa: ARG002 - fixed
+    def build(self, cell_m: float) -> Patch:
         """The triangles."""
         return self.patch
 

@@ -179,11 +179,11 @@ class Leaves:
     width: Float64
     droop: float = 0.5
 
-    def face_count(self, cell_m: float) -> int:  # noqa: ARG002 - leaves are as small as they are
+    def face_count(self, cell_m: float) -> int:
         """Triangles that ``build`` makes."""
         return len(self.base) * 4 * (_LEAF_STATIONS - 1)
 
-    def build(self, cell_m: float) -> Patch:  # noqa: ARG002 - leaves are as small as they are
+    def build(self, cell_m: float) -> Patch:
         """Each leaf bends down along its length and is folded a little along its middle."""
         n, stations = len(self.base), _LEAF_STATIONS
         along = np.linspace(0.0, 1.0, stations)[None, :, None]

@@ -106,7 +106,7 @@ def append_synthetic_snippets(
     furniture_dir: Path | None = None,
     workers: int | None = None,
 ) -> SyntheticSummary:
-    """Add ``snippets`` to every scene (or to ``scene_ids``), and ``new_scenes`` of the store's usual number of snippets.
+    """Add ``snippets`` to every scene (or to ``scene_ids``), and ``new_scenes`` with as many as those of the build.
 
     Readers see all of it or nothing. Rows equal those that a build with more snippets or scenes would have had.
     """

@@ -1,0 +1,261 @@
+"""A picture of one source sample from above: the home, the walk through it, boxes and semi-dense points.
+
+The mesh is shown as heights below a cut at door height, as an architect draws a plan: walls and furniture are visible,
+ceilings and lintels are not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_assets.errors import ConfigError
+from rollout_assets.geometry.boxes import OrientedBoxes
+from rollout_assets.geometry.poses import Float32, Float64, rotation, translation
+from rollout_assets.sources.store_layout import IndexRow
+from rollout_assets.sources.vin_store import VinOfflineStore
+
+CUT_HEIGHT_M = 2.02
+"""What is higher is left out of the picture."""
+
+_PNG_SIDE_PX, _HTML_SIDE_PX = 900, 500
+_FINEST_CELL_M = 0.015
+_MAX_SAMPLES = 12_000_000
+_RING = (0, 1, 3, 2, 0)
+_TRUE_COLOUR, _DETECTED_COLOUR, _WALK_COLOUR, _POINT_COLOUR = "#1a7f37", "#d9480f", "#1864ab", "#7048e8"
+
+
+@dataclass(frozen=True, eq=False)
+class SceneOverview:
+    """What the picture shows, all in the world frame.
+
+    vertices (n, 3), faces (m, 3), trajectory_world_camera (t, 12) LUF poses, points_world (k, 3); ``true_names`` and
+    ``detected_names`` label the boxes; detected_confidence: (d,).
+    """
+
+    title: str
+    vertices: Float32
+    faces: NDArray[np.int32]
+    trajectory_world_camera: Float32
+    true_boxes: OrientedBoxes
+    true_names: tuple[str, ...]
+    detected_boxes: OrientedBoxes
+    detected_names: tuple[str, ...]
+    detected_confidence: Float32
+    points_world: Float32
+
+
+@dataclass(frozen=True, eq=False)
+class HeightMap:
+    """Greatest height below the cut in each cell, (rows, cols) float32, NaN where there is nothing; y up the rows."""
+
+    heights_m: Float32
+    x0: float
+    y0: float
+    cell_m: float
+
+    @property
+    def extent(self) -> tuple[float, float, float, float]:
+        """x0, x1, y0, y1."""
+        rows, cols = self.heights_m.shape
+        return self.x0, self.x0 + cols * self.cell_m, self.y0, self.y0 + rows * self.cell_m
+
+
+def plot_scene_overview(overview: SceneOverview, path: Path) -> Path:
+    """Write the picture: PNG with Matplotlib, or one self-contained HTML file with Plotly, by the path's ending."""
+    writers = {".png": _write_png, ".html": _write_html}
+    writer = writers.get(path.suffix.lower())
+    if writer is None:
+        raise ConfigError(f"a picture must end in {' or '.join(writers)}, got {path.name}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer(overview, path)
+    return path
+
+
+def plot_sample(store: VinOfflineStore, row: IndexRow, path: Path) -> Path:
+    """Write the picture of one row of a store; the scene's mesh must be there."""
+    sample = store.sample(row)
+    mesh = store.meshes.load(row.scene_id)
+    detected = sample.actor.detected
+    nothing = OrientedBoxes(np.zeros((0, 12), np.float32), np.zeros((0, 3), np.float32))
+    overview = SceneOverview(
+        title=f"{row.sample_key} ({row.split}), {len(mesh.faces):,} faces",
+        vertices=mesh.vertices,
+        faces=mesh.faces,
+        trajectory_world_camera=sample.actor.trajectory_world_camera,
+        true_boxes=sample.truth.gt_boxes.boxes,
+        true_names=sample.truth.gt_boxes.class_names,
+        detected_boxes=detected.boxes if detected else nothing,
+        detected_names=detected.class_names if detected else (),
+        detected_confidence=detected.confidence if detected else np.zeros(0, np.float32),
+        points_world=sample.actor.points_world,
+    )
+    return plot_scene_overview(overview, path)
+
+
+def height_map(
+    vertices: Float32, faces: NDArray[np.int32], longest_side_px: int, cut_m: float = CUT_HEIGHT_M
+) -> HeightMap:
+    """Spread points over every face and keep the highest one below the cut in each cell."""
+    used = vertices[np.unique(faces)].astype(np.float64)
+    floor = float(np.percentile(used[:, 2], 1.0))
+    (x0, y0), (x1, y1) = used[:, :2].min(axis=0), used[:, :2].max(axis=0)
+    cell = max(_FINEST_CELL_M, max(x1 - x0, y1 - y0) / longest_side_px)
+    shape = (int((y1 - y0) / cell) + 1, int((x1 - x0) / cell) + 1)
+    heights = np.full(shape, -np.inf, np.float32)
+    for points in _spread(vertices, faces, cell):
+        points = points[points[:, 2] < floor + cut_m]
+        rows = ((points[:, 1] - y0) / cell).astype(np.int64).clip(0, shape[0] - 1)
+        cols = ((points[:, 0] - x0) / cell).astype(np.int64).clip(0, shape[1] - 1)
+        np.maximum.at(heights, (rows, cols), (points[:, 2] - floor).astype(np.float32))
+    return HeightMap(_without_specks(heights), float(x0), float(y0), cell)
+
+
+def _without_specks(heights: Float32) -> Float32:
+    """Give a lone empty cell its highest neighbour; NaN where more than half of the neighbours are empty, too."""
+    padded = np.pad(heights, 1, constant_values=-np.inf)
+    rows, cols = heights.shape
+    around = [padded[i : i + rows, j : j + cols] for i in range(3) for j in range(3) if (i, j) != (1, 1)]
+    crowded = np.isfinite(around).sum(axis=0) >= 4
+    filled = np.where(np.isneginf(heights) & crowded, np.max(around, axis=0), heights)
+    return np.where(np.isfinite(filled), filled, np.nan).astype(np.float32)
+
+
+def _spread(vertices: Float32, faces: NDArray[np.int32], cell: float) -> Iterator[Float64]:
+    """Points about half a cell apart on every face, in blocks of faces, the same every time."""
+    spacing = cell * 0.6
+    for start in range(0, len(faces), 200_000):
+        corners = vertices[faces[start : start + 200_000]].astype(np.float64)
+        a, ab, ac = corners[:, 0], corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
+        area = np.linalg.norm(np.cross(ab, ac), axis=1) / 2
+        counts = np.maximum(1, np.ceil(area / spacing**2)).astype(np.int64)
+        counts = np.minimum(counts, max(1, _MAX_SAMPLES // len(counts)))
+        owner = np.repeat(np.arange(len(counts)), counts)
+        within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts) + 0.5
+        u, v = (within * 0.7548776662466927) % 1.0, (within * 0.5698402909980532) % 1.0
+        beyond = u + v > 1.0
+        u, v = np.where(beyond, 1 - u, u), np.where(beyond, 1 - v, v)
+        yield a[owner] + u[:, None] * ab[owner] + v[:, None] * ac[owner]
+
+
+def _outlines(boxes: OrientedBoxes) -> list[Float64]:
+    """Closed floor rings (5, 2), one per box."""
+    return [corners[list(_RING), :2].astype(np.float64) for corners in boxes.corners_world()]
+
+
+def _labels(names: tuple[str, ...], confidence: Float32 | None = None) -> list[str]:
+    if confidence is None:
+        return list(names)
+    return [f"{name} {share:.2f}" for name, share in zip(names, confidence, strict=True)]
+
+
+def _write_png(overview: SceneOverview, path: Path) -> None:
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    ground = height_map(overview.vertices, overview.faces, _PNG_SIDE_PX)
+    x0, x1, y0, y1 = ground.extent
+    figure = Figure(figsize=(12, 10.6 * (y1 - y0) / (x1 - x0) + 1.0), dpi=110, layout="constrained")
+    axes = figure.add_subplot()
+    shown = axes.imshow(ground.heights_m, origin="lower", extent=ground.extent, cmap="bone_r", vmin=-0.3, vmax=2.2)
+    figure.colorbar(shown, ax=axes, shrink=0.7, label="height (m)")
+    points = overview.points_world
+    axes.plot(points[:, 0], points[:, 1], ".", color=_POINT_COLOUR, markersize=1.6, alpha=0.5)
+    groups = (
+        (overview.true_boxes, _labels(overview.true_names), _TRUE_COLOUR, "-", "bottom"),
+        (
+            overview.detected_boxes,
+            _labels(overview.detected_names, overview.detected_confidence),
+            _DETECTED_COLOUR,
+            "--",
+            "top",
+        ),
+    )
+    for boxes, labels, colour, style, side in groups:
+        for ring, label in zip(_outlines(boxes), labels, strict=True):
+            axes.plot(ring[:, 0], ring[:, 1], style, color=colour, linewidth=1.6)
+            x, y = ring[:4].mean(axis=0).tolist()
+            backdrop = {"facecolor": "white", "alpha": 0.65, "edgecolor": "none", "pad": 0.6}
+            axes.text(x, y, label, color=colour, fontsize=8, ha="center", va=side, bbox=backdrop)
+    track, ahead = translation(overview.trajectory_world_camera), rotation(overview.trajectory_world_camera)[..., 2]
+    axes.plot(track[:, 0], track[:, 1], color=_WALK_COLOUR, linewidth=2)
+    axes.quiver(track[:, 0], track[:, 1], ahead[:, 0], ahead[:, 1], color=_WALK_COLOUR, scale=26, width=0.0022)
+    axes.plot(*track[-1, :2], "o", color=_WALK_COLOUR, markersize=8)
+    handles = [
+        Line2D([], [], color=_TRUE_COLOUR, label="ground truth"),
+        Line2D([], [], color=_DETECTED_COLOUR, linestyle="--", label="detected"),
+        Line2D([], [], color=_WALK_COLOUR, marker="o", label="walk (dot: last pose)"),
+        Line2D([], [], color=_POINT_COLOUR, marker=".", linestyle="", label="semi-dense points"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    axes.set(title=overview.title, xlabel="x (m)", ylabel="y (m)", aspect="equal")
+    figure.savefig(path)
+
+
+def _write_html(overview: SceneOverview, path: Path) -> None:
+    import plotly.graph_objects as go
+
+    ground = height_map(overview.vertices, overview.faces, _HTML_SIDE_PX)
+    rows, cols = ground.heights_m.shape
+    figure = go.Figure(
+        go.Heatmap(
+            z=np.round(ground.heights_m.astype(np.float64), 2),
+            x=ground.x0 + (np.arange(cols) + 0.5) * ground.cell_m,
+            y=ground.y0 + (np.arange(rows) + 0.5) * ground.cell_m,
+            colorscale="Greys",
+            zmin=-0.3,
+            zmax=2.2,
+            colorbar={"title": "height (m)", "x": 1.02},
+            hovertemplate="%{x:.2f}, %{y:.2f}: %{z:.2f} m<extra></extra>",
+        )
+    )
+    points = overview.points_world
+    marker = {"size": 2, "color": _POINT_COLOUR, "opacity": 0.5}
+    figure.add_scattergl(x=points[:, 0], y=points[:, 1], mode="markers", marker=marker, name="semi-dense points")
+    _add_boxes(figure, overview.true_boxes, _labels(overview.true_names), "ground truth", _TRUE_COLOUR, "solid")
+    detected = _labels(overview.detected_names, overview.detected_confidence)
+    _add_boxes(figure, overview.detected_boxes, detected, "detected", _DETECTED_COLOUR, "dash")
+    track, ahead = translation(overview.trajectory_world_camera), rotation(overview.trajectory_world_camera)[..., 2]
+    line = {"color": _WALK_COLOUR, "width": 3}
+    figure.add_scatter(x=track[:, 0], y=track[:, 1], mode="lines+markers", line=line, name="walk")
+    tips = track + 0.35 * ahead
+    gaze = _broken([np.stack([start, tip]) for start, tip in zip(track[:, :2], tips[:, :2], strict=True)])
+    figure.add_scatter(x=gaze[:, 0], y=gaze[:, 1], mode="lines", line={"color": _WALK_COLOUR, "width": 1}, name="gaze")
+    legend = {"orientation": "h", "y": -0.06}
+    figure.update_layout(title=overview.title, template="plotly_white", legend=legend, height=850)
+    figure.update_xaxes(title="x (m)", showgrid=False)
+    figure.update_yaxes(title="y (m)", showgrid=False, scaleanchor="x")
+    figure.write_html(path, include_plotlyjs=True)
+
+
+def _add_boxes(figure: Any, boxes: OrientedBoxes, labels: list[str], name: str, colour: str, dash: str) -> None:
+    rings = _outlines(boxes)
+    if not rings:
+        return
+    lines = _broken(rings)
+    line = {"color": colour, "width": 2, "dash": dash}
+    figure.add_scatter(x=lines[:, 0], y=lines[:, 1], mode="lines", line=line, name=name, hoverinfo="skip")
+    middles = np.array([ring[:4].mean(axis=0) for ring in rings])
+    place = "top center" if dash == "solid" else "bottom center"
+    font = {"color": colour, "size": 11}
+    figure.add_scatter(
+        x=middles[:, 0],
+        y=middles[:, 1],
+        mode="text",
+        text=labels,
+        textposition=place,
+        textfont=font,
+        name=f"{name} names",
+    )
+
+
+def _broken(lines: list[Float64]) -> Float64:
+    """Several lines as one, with NaN between them."""
+    gap = np.full((1, 2), np.nan)
+    return np.concatenate(list(itertools.chain.from_iterable((line, gap) for line in lines)))
