@@ -16,7 +16,10 @@ from rich.table import Table
 
 from rollout_assets.progress import ProgressSink, terminal_progress
 
-out = Console()
+PIPE_WIDTH = 160
+"""Columns of a table that goes to a file or a pipe."""
+
+out = Console() if Console().is_terminal else Console(width=PIPE_WIDTH)
 err = Console(stderr=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

@@ -84,9 +84,10 @@ def unpack_boxes(packed: ArrayLike, pose_world_frame: ArrayLike) -> OrientedBoxe
     low, high = rows[:, 0:6:2].astype(np.float64), rows[:, 1:6:2].astype(np.float64)
     centre_object = np.zeros((len(rows), 12), np.float32)
     centre_object[:, [0, 4, 8]] = 1.0
-    centre_object[:, 9:] = (low + high) * 0.5
-    pose = compose(pose_world_frame, compose(rows[:, POSE], centre_object))
-    return OrientedBoxes(pose_world_object=pose, extents_m=(high - low).astype(np.float32))
+    with np.errstate(invalid="ignore"):  # a box may be stored with infinite sides; whoever selects boxes refuses it
+        centre_object[:, 9:] = (low + high) * 0.5
+        pose = compose(pose_world_frame, compose(rows[:, POSE], centre_object))
+        return OrientedBoxes(pose_world_object=pose, extents_m=(high - low).astype(np.float32))
 
 
 def is_padding(packed: ArrayLike) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ RIG_FROM_LUF: Float32 = np.array([0, -1, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0], np.float
 WORLD_UP: Float64 = np.array([0.0, 0.0, 1.0])
 """The world's vertical."""
 
-_PARALLEL = 1e-9
+_PARALLEL = 1e-6
 
 
 def rotation(pose: ArrayLike) -> Float64:
@@ -78,13 +78,15 @@ def look_along(positions: ArrayLike, forward: ArrayLike) -> Float32:
 
 
 def yaw_only(pose_world_camera: ArrayLike) -> Float32:
-    """The LUF pose at the same place that keeps the heading and drops pitch and roll."""
-    heading = rotation(pose_world_camera)[..., 2].copy()
-    heading[..., 2] = 0.0
-    up = rotation(pose_world_camera)[..., 1].copy()
-    up[..., 2] = 0.0
-    level = np.linalg.norm(heading, axis=-1, keepdims=True) < _PARALLEL
-    return look_along(translation(pose_world_camera), np.where(level, up, heading))
+    """The LUF pose at the same place that keeps the heading and drops pitch and roll.
+
+    A gaze straight up or down has the heading it would have when tilted back to the horizon.
+    """
+    turn = rotation(pose_world_camera)
+    forward, up = turn[..., 2], turn[..., 1]
+    vertical = np.linalg.norm(forward[..., :2], axis=-1, keepdims=True) < _PARALLEL
+    heading = np.where(vertical, -np.sign(forward[..., 2:]) * up, forward) * np.array([1.0, 1.0, 0.0])
+    return look_along(translation(pose_world_camera), heading)
 
 
 def normalise(vectors: ArrayLike) -> Float64:

@@ -159,13 +159,14 @@ def prepare_sample(
         return PreparedSample(actor, (), _why_none(table), reasons, mesh_version)
     extent = occupancy_extent(actor)
     cloud = scorer.fuse(scene, actor.points_world)
+    whole = scorer.region(scene, cloud, _extent_box(extent)) if config.oracle.scene_labels else None
     targets: list[TargetedRoot | RefusedTarget] = []
     for match in match_targets(chosen, sample.truth, config.targets):
         if not match.labelled or match.best_row is None:
             targets.append(RefusedTarget(match, match.primary_reason.name, match.status))
             continue
         box = sample.truth.gt_boxes.boxes[match.best_row : match.best_row + 1]
-        state = scorer.begin(scene, actor.camera, cloud, box, _extent_box(extent))
+        state = scorer.begin(scene, actor.camera, cloud, box, None if isinstance(whole, Refused) else whole)
         if isinstance(state, Refused):
             targets.append(RefusedTarget(_without_label(match, state.reason), state.reason.name, state.detail))
         else:

@@ -74,6 +74,14 @@ def test_yaw_only_keeps_heading(yaw, pitch):
     assert poses.translation(level).tolist() == [1, 1, 1]
 
 
+def test_straight_up_and_down_keep_the_heading_they_were_tilted_from():
+    up = poses.make_pose([[0, -1, 0], [1, 0, 0], [0, 0, 1]], [0, 0, 0])  # heading +x tilted up: its top looks back
+    down = poses.make_pose([[0, 1, 0], [1, 0, 0], [0, 0, -1]], [0, 0, 0])  # tilted down: its top looks ahead
+    for pose in (up, down):
+        assert poses.finite_rigid(pose)
+        assert np.allclose(poses.rotation(poses.yaw_only(pose))[:, 2], [1, 0, 0])
+
+
 def test_finite_rigid_refuses_what_is_no_pose():
     good = random_poses(np.random.default_rng(1), 4)
     bad = good.copy()

@@ -1,0 +1,181 @@
+"""`rollout-assets source`: build, extend, look at and check VIN source stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from rollout_assets.commands.terminal import AsJson, out, print_json, print_table, progress_bars
+from rollout_assets.errors import ConfigError
+
+app = typer.Typer(help="Build, extend, look at and check source stores.", no_args_is_help=True)
+
+StoreDir = Annotated[Path, typer.Argument(help="The store's directory.", metavar="STORE")]
+MeshDirs = Annotated[
+    list[Path] | None, typer.Option("--mesh-dir", help="Where scene meshes lie; default: meshes/ in the store.")
+]
+Furniture = Annotated[
+    Path | None, typer.Option("--furniture", help="Place the mesh files of this folder instead of built-in furniture.")
+]
+Workers = Annotated[int | None, typer.Option("--workers", help="Processes; default: one per core.")]
+
+
+@app.command()
+def build(
+    store: StoreDir,
+    scenes: Annotated[int, typer.Option(help="Homes to build.")] = 8,
+    snippets: Annotated[int, typer.Option(help="Walks through each home.")] = 4,
+    faces: Annotated[int, typer.Option(help="Triangles wanted per home.")] = 100_000,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same store.")] = 0,
+    evidence: Annotated[bool, typer.Option("--evidence", help="Also write evidence voxels.")] = False,
+    furniture: Furniture = None,
+    workers: Workers = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Build synthetic homes, walked through and seen by a camera, as a source store with its meshes."""
+    from rollout_assets.sources.synthetic.store import build_synthetic_store
+
+    config = _synthetic_config(
+        scenes=scenes,
+        snippets_per_scene=snippets,
+        faces=faces,
+        seed=seed,
+        evidence=evidence,
+        furniture_dir=furniture,
+        workers=workers,
+    )
+    with progress_bars() as progress:
+        summary = build_synthetic_store(store, config, progress, overwrite=overwrite)
+    _print_summary(summary, as_json)
+
+
+@app.command()
+def append(
+    store: StoreDir,
+    snippets: Annotated[int, typer.Option(help="New walks through each scene.")] = 1,
+    new_scenes: Annotated[int, typer.Option(help="New homes, with the store's usual number of walks.")] = 0,
+    scene: Annotated[list[str] | None, typer.Option(help="Only these scenes get new walks.")] = None,
+    furniture: Furniture = None,
+    workers: Workers = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add snippets to a synthetic store; readers see all of them or none."""
+    from rollout_assets.sources.synthetic.store import append_synthetic_snippets
+
+    with progress_bars() as progress:
+        summary = append_synthetic_snippets(
+            store, snippets, new_scenes, progress, scene_ids=scene or None, furniture_dir=furniture, workers=workers
+        )
+    _print_summary(summary, as_json)
+
+
+@app.command()
+def info(
+    store: StoreDir,
+    mesh_dir: MeshDirs = None,
+    rows: Annotated[bool, typer.Option("--rows", help="List every row instead of a summary.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a top view of one sample, as .html or .png.", metavar="FILE")
+    ] = None,
+    sample: Annotated[str, typer.Option(help="Index or key of the sample to plot.")] = "0",
+    as_json: AsJson = False,
+) -> None:
+    """Show what a store holds: rows per split, scenes, faces, points and boxes."""
+    from rollout_assets.sources.vin_store import VinOfflineStore
+
+    opened = VinOfflineStore.open(store, mesh_dir or ())
+    if rows:
+        listing = [row.model_dump(mode="json") for row in opened.rows()]
+        if as_json:
+            print_json(listing)
+        else:
+            names = list(layout_columns())
+            print_table(f"{store}: {len(opened)} rows", names, [[row[name] for name in names] for row in listing])
+    else:
+        show_store(opened, as_json)
+    if plot is not None:
+        from rollout_assets.reports.source_picture import plot_sample
+
+        plot_sample(opened, opened.row(int(sample) if sample.isdigit() else sample), plot)
+        if not as_json:
+            out.print(f"wrote {plot}", highlight=False)
+
+
+@app.command()
+def check(store: StoreDir, mesh_dir: MeshDirs = None, as_json: AsJson = False) -> None:
+    """Look at every value of a store and name every problem; exit code 2 when there is one."""
+    from rollout_assets.sources.store_audit import audit_store
+
+    with progress_bars() as progress:
+        audit = audit_store(store, mesh_dir or (), progress)
+    if as_json:
+        print_json(audit)
+    else:
+        for warning in audit.warnings:
+            out.print(f"[yellow]warning[/]: {warning}", highlight=False, soft_wrap=True)
+        for problem in audit.problems:
+            out.print(f"[red]problem[/]: {problem}", highlight=False, soft_wrap=True)
+        verdict = "[green]ok[/]" if audit.ok else f"[red]{len(audit.problems)} problem(s)[/]"
+        out.print(f"{verdict}: {store}, {audit.num_rows} rows", highlight=False)
+    if not audit.ok:
+        raise typer.Exit(2)
+
+
+def show_store(opened: Any, as_json: bool = False) -> None:
+    """Print the scene table of an opened store."""
+    from rollout_assets.sources.store_summary import summarise_store
+
+    with progress_bars() as progress:
+        summary = summarise_store(opened, progress)
+    if as_json:
+        print_json(summary)
+        return
+    print_table(
+        f"{summary.path}  (manifest {summary.source_manifest_hash})",
+        ("scene", "split", "rows", "faces", "points", "gt boxes", "detected", "poses"),
+        [
+            (s.scene_id, s.split, s.rows, s.faces, s.points, s.gt_boxes, s.detected_boxes, s.poses)
+            for s in summary.scenes
+        ],
+    )
+    splits = ", ".join(f"{count} {split}" for split, count in summary.rows_per_split.items())
+    total = sum(summary.rows_per_split.values())
+    place = f"{len(summary.scenes)} scenes in {summary.num_shards} shards"
+    out.print(f"{total} rows ({splits}) of {place}; points, boxes and poses are means per row", highlight=False)
+
+
+def layout_columns() -> tuple[str, ...]:
+    """Columns of a row listing."""
+    from rollout_assets.sources.store_layout import IndexRow
+
+    return tuple(IndexRow.model_fields)
+
+
+def _synthetic_config(**options: Any) -> Any:
+    from rollout_assets.sources.synthetic.config import SyntheticConfig
+
+    try:
+        return SyntheticConfig(**options)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, detail['loc']))} = {detail['input']}: {detail['msg'].lower()}"
+            for detail in error.errors(include_url=False)
+        )
+        raise ConfigError(problems) from None
+
+
+def _print_summary(summary: Any, as_json: bool) -> None:
+    if as_json:
+        print_json(summary)
+        return
+    out.print(
+        f"[green]{summary.store_dir}[/]: {summary.new_samples} new rows in {summary.new_shards} shards "
+        f"({summary.new_scenes} new scenes); now {summary.num_samples} rows, {summary.num_train} train and "
+        f"{summary.num_val} val; {summary.seconds:.1f} s",
+        highlight=False,
+        soft_wrap=True,
+    )
