@@ -1,8 +1,7 @@
-"""Where arrays are computed: the one place that turns a device name into a device and switches Warp on."""
+"""Where arrays are computed: device names, and Warp kernels on torch tensors."""
 
 from __future__ import annotations
 
-import functools
 import re
 import threading
 from typing import Any
@@ -13,16 +12,9 @@ import warp as wp
 from rollout_assets.errors import DeviceError
 
 _NAME = re.compile(r"auto|cpu|cuda(:\d+)?")
-_LOADING = threading.Lock()
-_LOADED: set[tuple[str, str]] = set()
-
-
-@functools.cache
-def _start_warp() -> None:
-    """Initialise Warp once per process, without its banner: stdout is for data."""
-    wp.config.log_level = wp.LOG_ERROR
-    wp.init()
-    wp.config.log_level = wp.LOG_WARNING
+_LOCK = threading.RLock()
+_ready: set[tuple[str, str] | None] = set()
+"""Kernels whose module is loaded, by key and device; None stands for Warp itself."""
 
 
 def resolve_device(name: str) -> str:
@@ -32,9 +24,9 @@ def resolve_device(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise DeviceError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N")
-    _start_warp()
     if name == "cpu":
         return "cpu"
+    _start_warp()
     count = min(wp.get_cuda_device_count(), torch.cuda.device_count())
     if name == "auto":
         return "cuda:0" if count else "cpu"
@@ -45,28 +37,50 @@ def resolve_device(name: str) -> str:
     return f"cuda:{index}"
 
 
-def as_warp(tensor: torch.Tensor, dtype: Any = None) -> wp.array:
+def as_warp(values: torch.Tensor, dtype: Any = None) -> wp.array:
     """The tensor's memory as a Warp array; ``dtype`` may be a vector type over the last dimension.
 
     An empty tensor has no strides that Warp accepts, so it becomes an empty array of the same shape.
     """
-    if tensor.numel() == 0:
-        shape = tuple(tensor.shape[:-1]) if dtype is not None and hasattr(dtype, "_shape_") else tuple(tensor.shape)
-        return wp.empty(shape, dtype=dtype or wp.dtype_from_torch(tensor.dtype), device=str(tensor.device))
-    return wp.from_torch(tensor, dtype=dtype)
+    _start_warp()
+    if values.numel() == 0:
+        shape = tuple(values.shape[:-1]) if dtype is not None else tuple(values.shape)
+        return wp.empty(shape, dtype=dtype or wp.dtype_from_torch(values.dtype), device=str(values.device))
+    return wp.from_torch(values, dtype=dtype)
+
+
+def to_warp(values: Any, dtype: Any, device: str) -> wp.array:
+    """A copy of a NumPy array on ``device``."""
+    _start_warp()
+    return wp.array(values, dtype=dtype, device=device)
+
+
+def empty_warp(shape: int | tuple[int, ...], dtype: Any, device: str) -> wp.array:
+    """An array with undefined values on ``device``."""
+    _start_warp()
+    return wp.empty(shape, dtype=dtype, device=device)
 
 
 def launch(kernel: wp.Kernel, dim: int | tuple[int, ...], arguments: list[Any], device: str) -> None:
-    """Run a kernel on torch tensors and plain values; (vector) arrays come in as Warp arrays. Nothing to do is fine.
+    """Run a kernel on Warp arrays, torch tensors of plain scalars, and numbers. A dimension of 0 means nothing to do.
 
     A kernel's first launch compiles or loads its module; the lock keeps two threads from doing that at once.
     """
-    sizes = dim if isinstance(dim, tuple) else (dim,)
-    if 0 in sizes:
+    if 0 in (dim if isinstance(dim, tuple) else (dim,)):
         return
     inputs = [as_warp(value) if isinstance(value, torch.Tensor) else value for value in arguments]
-    if (kernel.key, device) not in _LOADED:
-        with _LOADING:
+    if (kernel.key, device) not in _ready:
+        with _LOCK:
             wp.load_module(kernel.module, device=device)
-            _LOADED.add((kernel.key, device))
+            _ready.add((kernel.key, device))
     wp.launch(kernel, dim=dim, inputs=inputs, device=device)
+
+
+def _start_warp() -> None:
+    """Initialise Warp once per process without its banner: stdout is for data."""
+    if None in _ready:
+        return
+    with _LOCK:
+        wp.config.log_level = wp.LOG_WARNING
+        wp.init()
+        _ready.add(None)

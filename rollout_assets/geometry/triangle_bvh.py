@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rollout_assets.errors import GeometryError, MeshError
 from rollout_assets.geometry import bvh_build_kernels, bvh_query_kernels
-from rollout_assets.geometry.devices import as_warp, launch, resolve_device
+from rollout_assets.geometry.devices import as_warp, empty_warp, launch, resolve_device, to_warp
 
 PIECES_PER_DIAGONAL = 64
 """A triangle edge longer than the mesh's diagonal over this is cut into pieces for the tree."""
@@ -46,10 +46,10 @@ class TriangleBvh:
         boxes, children, order = _build(box_low, box_high)
         slot_face = owner[order]
         corners = triangle_records(points, triangles, edges_only)[slot_face]
-        self._boxes = wp.array(boxes, dtype=wp.vec4, device=self.device)
-        self._children = wp.array(children, dtype=wp.vec4i, device=self.device)
-        self._corners = wp.array(corners, dtype=wp.vec3, device=self.device)
-        self._slot_face = wp.array(slot_face, dtype=wp.int32, device=self.device)
+        self._boxes = to_warp(boxes, wp.vec4, self.device)
+        self._children = to_warp(children, wp.vec4i, self.device)
+        self._corners = to_warp(corners, wp.vec3, self.device)
+        self._slot_face = to_warp(slot_face, wp.int32, self.device)
 
     @property
     def nbytes(self) -> int:
@@ -200,12 +200,12 @@ def _build(
     low: NDArray[np.float32], high: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]:
     """Node boxes (k, 6, 4), child codes (k, 4) and the order (r,) in which leaves refer to the given boxes."""
-    order = wp.array(np.arange(len(low), dtype=np.int32), dtype=wp.int32, device="cpu")
+    order = to_warp(np.arange(len(low), dtype=np.int32), wp.int32, "cpu")
     room = len(low) // 2 + 1
-    boxes = wp.empty((room, 6), dtype=wp.vec4, device="cpu")
-    children = wp.empty(room, dtype=wp.vec4i, device="cpu")
-    used = wp.zeros(1, dtype=wp.int32, device="cpu")
-    lows, highs = (wp.array(side, dtype=wp.vec3, device="cpu") for side in (low, high))
+    boxes = empty_warp((room, 6), wp.vec4, "cpu")
+    children = empty_warp(room, wp.vec4i, "cpu")
+    used = empty_warp(1, wp.int32, "cpu")
+    lows, highs = to_warp(low, wp.vec3, "cpu"), to_warp(high, wp.vec3, "cpu")
     launch(bvh_build_kernels.build_tree, 1, [lows, highs, order, boxes, children, used], "cpu")
     count = int(used.numpy()[0])
     return boxes.numpy()[:count].copy(), children.numpy()[:count].copy(), order.numpy().copy()

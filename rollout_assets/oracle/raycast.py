@@ -17,7 +17,7 @@ from rollout_assets.config import OracleConfig
 from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.cameras import PinholeCamera
-from rollout_assets.geometry.devices import as_warp, launch
+from rollout_assets.geometry.devices import as_warp, empty_warp, launch
 from rollout_assets.geometry.poses import Float32, Float64, finite_rigid, rotation, translation
 from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from rollout_assets.oracle import view_kernels
@@ -88,7 +88,7 @@ class ViewPoints:
         pixels = torch.from_numpy(np.ascontiguousarray(rays)).to(self.device)
         self._depth = _cast(bvh, poses, pixels, config.znear_m, config.zfar_m)
         shape = tuple(self._depth.shape)
-        self._points = wp.empty(shape, dtype=wp.vec3, device=self.device)
+        self._points = empty_warp(shape, wp.vec3, self.device)
         self._claims = torch.empty(shape, dtype=torch.int32, device=self.device)
         size = table_size(shape[1])
         keys = torch.full((self.count * size,), -1, dtype=torch.int64, device=self.device)

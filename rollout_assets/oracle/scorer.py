@@ -136,26 +136,35 @@ class OracleScorer:
         camera: PinholeCamera,
         cloud: FusedCloud,
         target_box: OrientedBoxes,
-        scene_box: OrientedBoxes | None = None,
+        whole: CropState | None = None,
     ) -> OracleState | Refused:
         """The root state of one target, or why there is none.
 
-        target_box: the matched ground-truth box; scene_box: the snippet's extent, needed when scene labels are on. The
-        camera is resized to the configured scoring resolution.
+        target_box: the matched ground-truth box; whole: ``region`` of the snippet's extent when scene labels are wanted,
+        shared by all targets of the root. The camera is resized to the configured scoring resolution.
         """
         if scene is None:
             return Refused(Refusal.MESH_REFERENCE_MISSING, "the scene has no mesh")
-        if self.config.scene_labels and scene_box is None:
-            raise GeometryError("scene_labels need scene_box, the extent of the snippet, got none")
-        target = self._begin_crop(scene, cloud, target_box)
+        target = self.region(scene, cloud, target_box)
         if isinstance(target, Refused):
             return target
-        whole = None
-        if self.config.scene_labels and scene_box is not None:
-            begun = self._begin_crop(scene, cloud, scene_box)
-            whole = None if isinstance(begun, Refused) else begun
         small = camera.resized(self.config.height_px, self.config.width_px)
         return OracleState(scene, small, cloud, target, whole)
+
+    def region(self, scene: OracleScene, cloud: FusedCloud, box: OrientedBoxes) -> CropState | Refused:
+        """The faces and points of one box ± the crop margin at the root, or why they cannot be measured."""
+        margin = self.config.crop_margin_m
+        faces = scene.faces_in(box, margin)
+        if len(faces) == 0:
+            return Refused(Refusal.TARGET_CROP_EMPTY, f"no face of the mesh has a vertex in the box ± {margin} m")
+        row = box_row(box, margin)
+        points = cloud.points[points_in(cloud.points, row)]
+        if len(points) < self.config.min_current_points:
+            wanted = f"min_current_points is {self.config.min_current_points}"
+            return Refused(Refusal.TARGET_SUPPORT_TOO_LOW, f"{len(points)} points in the box ± {margin} m; {wanted}")
+        surface = scene.surface(faces, self.config.face_weighting, self.config.distance)
+        state = surface.extended(surface.unseen(), points)
+        return CropState(Crop(surface, row), state, float(surface.error(state)))
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[CandidateLabels]:
         """Labels of every request's candidates, in order.
@@ -186,20 +195,6 @@ class OracleScorer:
         _, everything = views.new_in(boxes, np.array([EVERYWHERE]))
         grown = state.cloud.extended(everything.points)
         return OracleState(state.scene, state.camera, grown, regions[0], regions[1] if len(regions) > 1 else None)
-
-    def _begin_crop(self, scene: OracleScene, cloud: FusedCloud, box: OrientedBoxes) -> CropState | Refused:
-        margin = self.config.crop_margin_m
-        faces = scene.faces_in(box, margin)
-        if len(faces) == 0:
-            return Refused(Refusal.TARGET_CROP_EMPTY, f"no face of the mesh has a vertex in the box ± {margin} m")
-        row = box_row(box, margin)
-        points = cloud.points[points_in(cloud.points, row)]
-        if len(points) < self.config.min_current_points:
-            wanted = f"min_current_points is {self.config.min_current_points}"
-            return Refused(Refusal.TARGET_SUPPORT_TOO_LOW, f"{len(points)} points in the box ± {margin} m; {wanted}")
-        surface = scene.surface(faces, self.config.face_weighting, self.config.distance)
-        state = surface.extended(surface.unseen(), points)
-        return CropState(Crop(surface, row), state, float(surface.error(state)))
 
     def _batches(self, requests: Sequence[ScoreRequest], owner: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """Rows that go through the kernels together: one scene and camera, neighbours share a surface."""
@@ -250,7 +245,7 @@ class OracleScorer:
             views = list(run)
             span = slice(views[0], views[-1] + 1)
             used, state_of_cloud = np.unique(state_of_view[span], return_inverse=True)
-            present = [crop for crop in (crops[index] for index in used) if crop is not None]
+            present = [crop for crop in (crops[index] for index in used.tolist()) if crop is not None]
             if present:
                 surface = present[0].crop.surface
                 states = [crop.state for crop in present]

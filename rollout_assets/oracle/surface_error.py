@@ -20,7 +20,7 @@ import warp as wp
 from numpy.typing import NDArray
 
 from rollout_assets.errors import GeometryError, MeshError
-from rollout_assets.geometry.devices import as_warp, launch
+from rollout_assets.geometry.devices import as_warp, empty_warp, launch
 from rollout_assets.geometry.poses import Float32, Float64
 from rollout_assets.geometry.triangle_bvh import TriangleBvh, rows3, triangle_records
 from rollout_assets.oracle import cloud_kernels
@@ -75,7 +75,7 @@ class PointClouds:
 class SurfaceState:
     """What is known about the points measured so far.
 
-    minima_sq: (faces,) float32 on the device, least squared distance per face in the surface's face order; point_sum and
+    minima_sq: (faces,) float32 on the device, least squared distance per face in the surface's own order; point_sum,
     face_sum: sums of squared distances over points and (weighted) over faces.
     """
 
@@ -224,9 +224,9 @@ class Surface:
         """Node boxes, child codes and root per cloud, over points along the curve."""
         leaves = -(-np.diff(clouds.offsets) // _LEAF)
         room = np.concatenate([[0], np.cumsum(leaves // 3 + 16)]).astype(np.int64)
-        boxes = wp.empty((int(room[-1]), 6), dtype=wp.vec4, device=self.device)
-        children = wp.empty(int(room[-1]), dtype=wp.vec4i, device=self.device)
-        roots = wp.empty(len(clouds), dtype=wp.int32, device=self.device)
+        boxes = empty_warp((int(room[-1]), 6), wp.vec4, self.device)
+        children = empty_warp(int(room[-1]), wp.vec4i, self.device)
+        roots = empty_warp(len(clouds), wp.int32, self.device)
         tree = [boxes, children, roots]
         node_offsets = torch.from_numpy(room).to(self.device)
         launch(cloud_kernels.build_clouds, len(clouds), [points, offsets, node_offsets, *tree], self.device)

@@ -5,7 +5,7 @@ table, the lowest pixel index of a voxel is kept by an atomic minimum, and a sec
 """
 
 # mypy: ignore-errors
-# ruff: noqa: RUF046, UP018 - int(0) declares a variable that a Warp kernel may assign to
+# ruff: noqa: RUF046, SIM102, SIM109, UP018 - kernel source: int(0) declares a variable, `and` does not stop early
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cast_views(
     corners: wp.array2d(dtype=wp.vec3),
     depth: wp.array2d(dtype=float),
 ):
-    """poses: (n, 12), directions: (p,) with Z = 1 -> depth (n, p): Z of the first hit, 0 where there is none in range."""
+    """poses: (n, 12), directions: (p,) with Z = 1 -> depth (n, p): Z of the first hit, 0 where none is in range."""
     view, pixel = wp.tid()
     origin = wp.vec3(poses[view, 9], poses[view, 10], poses[view, 11])
     direction = wp.vec3(_turn(poses, view, directions[pixel]))

@@ -1,0 +1,63 @@
+"""Voxel fusion on the device against doing it point by point."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.oracle.rooms import CAMERA, room_mesh, root_points, views
+
+from rollout_assets.config import OracleConfig
+from rollout_assets.errors import GeometryError
+from rollout_assets.geometry.triangle_bvh import TriangleBvh
+from rollout_assets.geometry.voxels import voxel_keys
+from rollout_assets.oracle import naive
+from rollout_assets.oracle.fusion import FusedCloud
+from rollout_assets.oracle.raycast import EVERYWHERE, ViewPoints, render_depth
+
+NO_BOXES = np.zeros((0, 15))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 300), st.integers(0, 300))
+def test_extending_keeps_the_first_point_of_every_voxel(seed: int, current: int, new: int) -> None:
+    rng = np.random.default_rng(seed)
+    first, second = (rng.integers(-9, 9, (n, 3)).astype(np.float32) * np.float32(0.005) for n in (current, new))
+    cloud = FusedCloud.of(first, 0.02, "cpu")
+    slow = naive.fuse(np.zeros((0, 3), np.float32), first, 0.02)
+    assert np.array_equal(cloud.points.numpy(), slow)
+    assert np.array_equal(cloud.extended(torch.from_numpy(second)).points.numpy(), naive.fuse(slow, second, 0.02))
+
+
+def test_a_table_holds_exactly_the_voxels_of_its_points() -> None:
+    cloud = FusedCloud.of(root_points(room_mesh()), 0.02, "cpu")
+    keys = cloud.table[cloud.table >= 0].numpy()
+    assert sorted(keys.tolist()) == sorted(voxel_keys(cloud.points.numpy(), 0.02).tolist())
+    assert 2 * len(keys) <= len(cloud.table)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 5])
+def test_new_points_of_views_equal_the_naive_twin(stride: int) -> None:
+    mesh = room_mesh()
+    config = OracleConfig(device="cpu", pixel_stride=stride)
+    bvh = TriangleBvh(mesh.vertices, mesh.faces, "cpu")
+    camera = CAMERA.resized(48, 44)
+    poses = views(9)
+    clouds = [FusedCloud.of(root_points(mesh, count, seed=count), 0.02, "cpu") for count in (0, 500, 3000)]
+    of_view = np.arange(9) % 3
+    counts, new = ViewPoints(bvh, poses, camera, clouds, of_view, config).new_in(NO_BOXES, np.full(9, EVERYWHERE))
+    depths = render_depth(bvh, poses, camera, config.znear_m, config.zfar_m).depth_m.numpy()
+    for view in range(9):
+        seen = naive.back_project(depths[view], poses[view], camera, stride)
+        current = clouds[of_view[view]].points.numpy()
+        expected = naive.fuse(current, seen, 0.02)[len(current) :]
+        got = new.points.numpy()[new.offsets[view] : new.offsets[view + 1]]
+        assert np.array_equal(got, expected)
+        assert counts[view].tolist() == [len(seen), len(seen), len(expected)]
+
+
+def test_points_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(GeometryError, match="point 1 is not finite"):
+        FusedCloud.of(np.array([[0, 0, 0], [0, np.inf, 0]]), 0.02, "cpu")
