@@ -1,0 +1,403 @@
+import json
+import pickle
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from rollout_assets.errors import SourceDamaged, SourceError, SourceRowMissing
+from rollout_assets.geometry.boxes import is_padding
+from rollout_assets.geometry.poses import RIG_FROM_LUF, compose, inverse, rotation, transform, translation
+from rollout_assets.sources import store_layout as layout
+from rollout_assets.sources.store_audit import audit_store
+from rollout_assets.sources.synthetic.store import append_synthetic_snippets
+from rollout_assets.sources.vin_store import VinOfflineStore
+
+
+def edit_json(path: Path, change: Callable[[dict], object]) -> None:
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def edit_index(store: Path, change: Callable[[list[dict]], object]) -> None:
+    path = store / layout.INDEX_FILE
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    change(rows)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def edit_array(store: Path, block: str, change: Callable[[np.ndarray], object]) -> None:
+    array = zarr.open_array(store / layout.shard_dir("shard-000000") / layout.zarr_path(block), mode="r+")
+    values = array[:]
+    change(values)
+    array[:] = values
+
+
+def edit_array_json(store: Path, block: str, change: Callable[[dict], object]) -> None:
+    edit_json(store / layout.shard_dir("shard-000000") / layout.zarr_path(block) / "zarr.json", change)
+
+
+def edit_manifest(change: Callable[[dict], object]) -> Callable[[Path], None]:
+    return lambda store: edit_json(store / layout.MANIFEST_FILE, change)
+
+
+def truncate_chunk(store: Path) -> None:
+    folder = store / layout.shard_dir("shard-000000") / layout.zarr_path(layout.POINTS_WORLD)
+    chunk = max((p for p in folder.rglob("*") if p.is_file() and p.name != "zarr.json"), key=lambda p: p.stat().st_size)
+    chunk.write_bytes(chunk.read_bytes()[: chunk.stat().st_size // 2])
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    def act(store: Path) -> None:
+        path = store / name
+        if path.is_dir():
+            path.rename(path.with_name("elsewhere"))
+        else:
+            path.unlink()
+
+    return act
+
+
+def put(index: tuple, value: object) -> Callable[[np.ndarray], None]:
+    def act(values: np.ndarray) -> None:
+        values[index] = value
+
+    return act
+
+
+def shard_file(name: str) -> str:
+    return f"{layout.shard_dir('shard-000000')}/{name}"
+
+
+def block_file(block: str) -> str:
+    return shard_file(layout.zarr_path(block))
+
+
+NAMES_PAYLOAD, NAMES_OFFSETS = layout.record_paths(layout.GT_NAMES)
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "missing shard": (remove(layout.shard_dir("shard-000001")), r"shard-000001: directory .* is missing"),
+    "truncated array": (truncate_chunk, r"shard-000000: vin.points_world row \d .*cannot be decoded"),
+    "duplicate key": (
+        lambda store: edit_index(store, lambda rows: rows[1].update(sample_key=rows[0]["sample_key"])),
+        r"sample_key .* appears 2 times",
+    ),
+    "index row out of range": (
+        lambda store: edit_index(store, lambda rows: rows[1].update(row=99)),
+        r"sample_index.jsonl:2: row 99 is out of range, shard-000000 has 2 rows",
+    ),
+    "two rows in one place": (
+        lambda store: edit_index(store, lambda rows: rows[1].update(row=0)),
+        r"shard-000000 row 0 is already taken",
+    ),
+    "sample index not dense": (
+        lambda store: edit_index(store, lambda rows: rows[1].update(sample_index=7)),
+        r"sample_index.jsonl:2: sample_index is 7, expected 1",
+    ),
+    "index line that is no JSON": (
+        lambda store: (store / layout.INDEX_FILE).write_text("{oops\n"),
+        r"sample_index.jsonl:1: .*[Jj][Ss][Oo][Nn]",
+    ),
+    "index line without a scene": (
+        lambda store: edit_index(store, lambda rows: rows[0].pop("scene_id")),
+        r"sample_index.jsonl:1: scene_id: Field required",
+    ),
+    "negative index row": (
+        lambda store: edit_index(store, lambda rows: rows[0].update(row=-1)),
+        r"sample_index.jsonl:1: row: .*greater than or equal to 0, got -1",
+    ),
+    "row of an unknown shard between others": (
+        lambda store: edit_index(store, lambda rows: rows[0].update(shard_id="shard-000009")),
+        r"sample_index.jsonl:1: shard of this row is not in the manifest",
+    ),
+    "missing index": (remove(layout.INDEX_FILE), r"sample_index.jsonl: missing"),
+    "wrong dtype": (
+        lambda store: edit_array_json(store, layout.T_WORLD_RIG, lambda meta: meta.update(data_type="float64")),
+        r"shard-000000: vin.t_world_rig: dtype is float64, expected float32 \(2, T, 12\)",
+    ),
+    "box block with wrong width": (
+        lambda store: edit_array_json(store, layout.GT_OBBS, lambda meta: meta.update(shape=[*meta["shape"][:-1], 33])),
+        r"gt.obbs: shape is \(2, \d+, 128, 33\), expected float32 \(2, T, 128, 34\)",
+    ),
+    "array shorter than its shard": (
+        lambda store: edit_array_json(store, layout.LENGTHS, lambda meta: meta.update(shape=[1, 1])),
+        r"vin.lengths: shape is \(1, 1\), expected int64 \(2, 1\)",
+    ),
+    "trajectory and boxes of different lengths": (
+        lambda store: edit_array_json(
+            store, layout.GT_OBBS, lambda meta: meta.update(shape=[2, 3, *meta["shape"][2:]])
+        ),
+        r"gt.obbs: T is 3, but vin.t_world_rig has \d+",
+    ),
+    "array metadata that is no JSON": (
+        lambda store: (store / block_file(layout.LENGTHS) / "zarr.json").write_text("]"),
+        r"vin.lengths: zarr.json: unreadable JSON",
+    ),
+    "missing array": (
+        remove(block_file(layout.REFERENCE_POSE)),
+        r"oracle.reference_pose_world_rig: the array is missing",
+    ),
+    "unknown version": (
+        edit_manifest(lambda m: m.update(version=6)),
+        r"format version 6 is not supported, only 7 is",
+    ),
+    "unreadable manifest": (
+        lambda store: (store / layout.MANIFEST_FILE).write_text('{"version": 7,'),
+        r"manifest.json: unreadable JSON",
+    ),
+    "manifest without shards": (edit_manifest(lambda m: m.pop("shards")), r"manifest.json: shards: Field required"),
+    "wrong counts": (
+        edit_manifest(lambda m: m["stats"].update(num_train=9)),
+        r"stats.num_train is 9, but the store has 2",
+    ),
+    "shard listed twice": (
+        edit_manifest(lambda m: m["shards"].append(m["shards"][0])),
+        r"shard-000000 is listed 2 times",
+    ),
+    "required block not listed": (
+        edit_manifest(lambda m: m["shards"][0]["blocks"].pop(layout.LENGTHS)),
+        r"shard-000000: block vin.lengths is required",
+    ),
+    "manifest and array disagree": (
+        edit_manifest(lambda m: m["shards"][0]["blocks"][layout.LENGTHS].update(shape=[5, 1])),
+        r"vin.lengths: the manifest says shape \(5, 1\), the array has \(2, 1\)",
+    ),
+    "block of another kind": (
+        edit_manifest(
+            lambda m: m["shards"][0]["blocks"][layout.LENGTHS].update(kind="msgpack_indexed_records", paths=["a", "b"])
+        ),
+        r"vin.lengths: kind is msgpack_indexed_records, expected zarr_array",
+    ),
+    "path out of the store": (
+        edit_manifest(lambda m: m["shards"][0].update(relative_dir="../elsewhere")),
+        r"must be a relative path inside the store, got '../elsewhere'",
+    ),
+    "split file disagreeing": (
+        lambda store: np.save(store / layout.split_file("val"), np.array([0, 1])),
+        r"splits/val.npy: entry 0 is 0, the index says 2",
+    ),
+    "split file of the wrong kind": (
+        lambda store: np.save(store / layout.split_file("all"), np.zeros((2, 2))),
+        r"splits/all.npy: must be a 1-D int64 array, got float64",
+    ),
+    "missing split file": (remove(layout.split_file("train")), r"splits/train.npy: missing"),
+    "pickled split file": (
+        lambda store: (store / layout.split_file("all")).write_bytes(pickle.dumps([0, 1])),
+        r"splits/all.npy: cannot be read",
+    ),
+    "missing records": (remove(shard_file(NAMES_PAYLOAD)), r"gt.obb_sem_id_to_name: .*msgpack is missing"),
+    "truncated records": (
+        lambda store: (store / shard_file(NAMES_PAYLOAD)).write_bytes(b"\x81"),
+        r"gt.obb_sem_id_to_name: .* does not divide the 1 bytes",
+    ),
+    "offsets of the wrong length": (
+        lambda store: np.save(store / shard_file(NAMES_OFFSETS), np.zeros(2, np.int64)),
+        r"gt.obb_sem_id_to_name: .* must be int64 \(3,\), got int64 \(2,\)",
+    ),
+    "garbage records": (
+        lambda store: (store / shard_file(NAMES_PAYLOAD)).write_bytes(
+            b"\xc1" * (store / shard_file(NAMES_PAYLOAD)).stat().st_size
+        ),
+        r"gt.obb_sem_id_to_name row 0 .*record cannot be decoded",
+    ),
+    "negative length": (
+        lambda store: edit_array(store, layout.LENGTHS, put((1, 0), -4)),
+        r"vin.lengths row 1 .*: length is -4, must be 0 to 2000",
+    ),
+    "length beyond the points": (
+        lambda store: edit_array(store, layout.LENGTHS, put((0, 0), 10**6)),
+        r"vin.lengths row 0 .*: length is 1000000",
+    ),
+    "NaN pose": (
+        lambda store: edit_array(store, layout.T_WORLD_RIG, put((0, 3, 2), np.nan)),
+        r"vin.t_world_rig row 0 .*: pose 3 is not a finite rigid pose",
+    ),
+    "pose that is no rotation": (
+        lambda store: edit_array(store, layout.REFERENCE_POSE, put((1, 0), 5.0)),
+        r"oracle.reference_pose_world_rig row 1 .*: pose 0 is not a finite rigid pose",
+    ),
+    "NaN point in the prefix": (
+        lambda store: edit_array(store, layout.POINTS_WORLD, put((0, 5, 1), np.nan)),
+        r"vin.points_world row 0 .*: point 5 is .*must be finite",
+    ),
+    "all points zero": (
+        lambda store: edit_array(store, layout.POINTS_WORLD, put((0,), 0.0)),
+        r"vin.points_world row 0 .*: all \d+ points are zero; a chunk seems to be missing",
+    ),
+    "zero focal length": (
+        lambda store: edit_array(store, layout.FOCAL_LENGTH, put((0,), 0.0)),
+        r"oracle.p3d.focal_length row 0 .*: fx_px must be a finite focal length > 0, got 0.0",
+    ),
+    "NaN image size": (
+        lambda store: edit_array(store, layout.IMAGE_SIZE, put((0,), np.nan)),
+        r"oracle.p3d.image_size row 0 .*must be finite",
+    ),
+    "time running backwards": (
+        lambda store: edit_array(store, layout.TIME_NS, put((0, 3), 0)),
+        r"vin.trajectory.time_ns row 0 .*: time runs backwards",
+    ),
+    "probability above one": (
+        lambda store: edit_array(store, layout.GT_OBBS, put((0, slice(None), 0, 32), 3.0)),
+        r"gt.obbs row 0 .*: box 0 has probability 3.0, must be 0 to 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_check_names_every_kind_of_damage(store_copy, kind):
+    damage, message = DAMAGE[kind]
+    damage(store_copy)
+    audit = audit_store(store_copy)
+    assert not audit.ok
+    assert [p for p in audit.problems if re.search(message, p)], audit.problems
+
+
+def test_check_passes_on_an_undamaged_store_and_warns_of_nothing(small_store):
+    audit = audit_store(small_store)
+    assert audit.ok and audit.num_rows == 4 and audit.warnings == ()
+
+
+def test_check_reports_all_problems_not_only_the_first(store_copy):
+    for kind in ("NaN pose", "wrong counts", "missing split file", "duplicate key"):
+        DAMAGE[kind][0](store_copy)
+    assert len(audit_store(store_copy).problems) >= 4
+
+
+def test_opening_refuses_a_damaged_store_with_all_problems(store_copy):
+    DAMAGE["wrong counts"][0](store_copy)
+    DAMAGE["missing split file"][0](store_copy)
+    with pytest.raises(SourceDamaged, match="2 problems") as caught:
+        VinOfflineStore.open(store_copy)
+    assert len(caught.value.problems) == 2
+
+
+def test_a_place_without_a_manifest_is_no_store(tmp_path):
+    with pytest.raises(SourceError, match="not a VIN offline store"):
+        VinOfflineStore.open(tmp_path)
+
+
+def test_missing_mesh_is_a_property_of_the_sample_and_a_warning(store_copy):
+    shutil.rmtree(store_copy / "meshes")
+    store = VinOfflineStore.open(store_copy)
+    assert store.sample(store.row(0)).truth.mesh_path is None
+    audit = audit_store(store_copy)
+    assert audit.ok and len(audit.warnings) == 2 and "has no mesh" in audit.warnings[0]
+
+
+def test_missing_optional_blocks_are_none(store_copy):
+    def drop(manifest):
+        for shard in manifest["shards"]:
+            for block in (layout.DETECTED_OBBS, layout.DETECTED_NAMES, layout.TIME_NS, layout.GRAVITY_IN_WORLD):
+                shard["blocks"].pop(block)
+
+    edit_json(store_copy / layout.MANIFEST_FILE, drop)
+    actor = VinOfflineStore.open(store_copy).sample(VinOfflineStore.open(store_copy).row(0)).actor
+    assert (
+        actor.detected is None and actor.time_ns is None and actor.gravity_in_world is None and actor.evidence is None
+    )
+
+
+def test_rows_are_in_index_order_and_found_by_index_or_key(small_store):
+    store = VinOfflineStore.open(small_store)
+    assert [row.sample_index for row in store.rows()] == [0, 1, 2, 3]
+    assert {row.split for row in store.rows("train")} == {"train"}
+    assert len(store.rows("train")) + len(store.rows("val")) == len(store) == 4
+    assert store.row(store.row(2).sample_key) == store.row(2)
+    for wrong in (4, -1, "nobody"):
+        with pytest.raises(SourceRowMissing, match="no sample"):
+            store.row(wrong)
+    with pytest.raises(SourceRowMissing, match="'test'"):
+        store.rows("test")
+
+
+def test_a_sample_holds_what_the_arrays_say_in_world_and_camera_frames(small_store):
+    store = VinOfflineStore.open(small_store)
+    row = store.row(3)
+    sample = store.sample(row)
+    group = zarr.open_group(small_store / layout.shard_dir(row.shard_id), mode="r")
+    raw_rig = group["vin/t_world_rig"][row.row]
+    assert np.array_equal(sample.actor.trajectory_world_camera, compose(raw_rig, RIG_FROM_LUF))
+    assert np.allclose(sample.actor.reference_pose_world_camera, sample.actor.trajectory_world_camera[-1], atol=1e-6)
+    up = rotation(sample.actor.trajectory_world_camera)[:, 2, 1]
+    assert (up > 0.5).all()  # the camera's up points up in the world
+    length = int(group["vin/lengths"][row.row, 0])
+    assert len(sample.actor.points_world) == length
+    assert np.array_equal(sample.actor.points_world, group["vin/points_world"][row.row, :length, :3])
+    packed = group["gt/obbs"][row.row][-1]
+    first = sample.truth.gt_boxes
+    assert len(first) == int((~is_padding(packed)).sum())
+    corner_snippet = transform(packed[0, 18:30], packed[0, [[0, 2, 4]]])
+    corner_world = transform(raw_rig[0], corner_snippet)[0]
+    assert np.abs(first.boxes.corners_world()[0] - corner_world).max(axis=1).min() < 1e-4
+    assert first.class_names[0] and not first.class_names[0].startswith("class_")
+    assert sample.truth.mesh_path == small_store / "meshes" / f"scene_ply_{row.scene_id}.ply"
+
+
+def test_boxes_come_from_the_last_time_slice_that_has_any(store_copy):
+    edit_array(store_copy, layout.GT_OBBS, put((0, slice(-3, None)), -1.0))
+    edit_array(store_copy, layout.GT_OBBS, put((0, -3, 5), np.nan))
+    store = VinOfflineStore.open(store_copy)
+    untouched = zarr.open_array(store_copy / block_file(layout.GT_OBBS), mode="r")[0, -4]
+    boxes = store.sample(store.row(0)).truth.gt_boxes
+    assert np.array_equal(boxes.packed, untouched[~is_padding(untouched)])
+
+
+def test_a_row_without_any_box_has_an_empty_set(store_copy):
+    edit_array(store_copy, layout.GT_OBBS, put((0,), -1.0))
+    store = VinOfflineStore.open(store_copy)
+    assert len(store.sample(store.row(0)).truth.gt_boxes) == 0
+
+
+def test_big_blocks_are_chunked_by_row_so_that_a_row_is_read_alone(small_store):
+    assert zarr.open_array(small_store / block_file(layout.GT_OBBS), mode="r").chunks[0] == 1
+
+
+def test_hashes_follow_content_and_rows(small_store, store_copy):
+    one, same = VinOfflineStore.open(small_store), VinOfflineStore.open(store_copy)
+    assert one.source_manifest_hash == same.source_manifest_hash and len(one.source_manifest_hash) == 16
+    assert one.split_manifest_hash("train") == same.split_manifest_hash("train")
+    assert len({one.split_manifest_hash(split) for split in layout.SPLIT_FILES}) == 3
+
+
+def test_refresh_sees_appended_rows_and_keeps_the_old_ones(store_copy):
+    store = VinOfflineStore.open(store_copy)
+    before, hash_before = store.rows(), store.source_manifest_hash
+    assert store.refresh() == ()
+    append_synthetic_snippets(store_copy, snippets=1, workers=1)
+    new = store.refresh()
+    assert len(new) == 2 and store.rows()[:4] == before and len(store) == 6
+    assert store.source_manifest_hash != hash_before
+    assert len(store.sample(new[0]).actor.points_world) > 0
+    assert audit_store(store_copy).ok
+
+
+def test_refresh_refuses_rows_that_changed(store_copy):
+    store = VinOfflineStore.open(store_copy)
+    edit_index(store_copy, lambda rows: rows[0].update(sample_key="renamed"))
+    with pytest.raises(SourceError, match="rows seen before have changed"):
+        store.refresh()
+
+
+def test_an_append_under_way_is_not_seen(store_copy):
+    with (store_copy / layout.INDEX_FILE).open("a") as index:
+        row = json.loads((store_copy / layout.INDEX_FILE).read_text().splitlines()[0])
+        index.write(json.dumps(row | {"sample_index": 4, "sample_key": "new", "shard_id": "shard-000077"}) + "\n")
+    np.save(store_copy / layout.split_file("all"), np.arange(5))
+    store = VinOfflineStore.open(store_copy)
+    assert len(store) == 4 and audit_store(store_copy).ok
+
+
+def test_poses_of_walks_are_at_head_height_and_boxes_lie_in_the_scene(small_store):
+    store = VinOfflineStore.open(small_store)
+    for row in store.rows():
+        sample = store.sample(row)
+        heights = translation(sample.actor.trajectory_world_camera)[:, 2]
+        assert ((heights > 1.2) & (heights < 1.9)).all()
+        centers = sample.truth.gt_boxes.boxes.centers_world
+        local = transform(inverse(sample.actor.reference_pose_world_camera), centers)
+        assert np.abs(local).max() < 40
