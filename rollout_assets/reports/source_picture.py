@@ -118,18 +118,18 @@ def height_map(
 
 
 def _without_specks(heights: Float32) -> Float32:
-    """Give a lone empty cell its highest neighbour; NaN where more than half of the neighbours are empty, too."""
+    """Give a lone empty cell the height around it; cells among other empty ones become NaN."""
     padded = np.pad(heights, 1, constant_values=-np.inf)
     rows, cols = heights.shape
     around = [padded[i : i + rows, j : j + cols] for i in range(3) for j in range(3) if (i, j) != (1, 1)]
-    crowded = np.isfinite(around).sum(axis=0) >= 4
-    filled = np.where(np.isneginf(heights) & crowded, np.max(around, axis=0), heights)
+    crowded = np.isfinite(around).sum(axis=0) >= 6
+    filled = np.where(np.isneginf(heights) & crowded, np.median(around, axis=0), heights)
     return np.where(np.isfinite(filled), filled, np.nan).astype(np.float32)
 
 
 def _spread(vertices: Float32, faces: NDArray[np.int32], cell: float) -> Iterator[Float64]:
     """Points about half a cell apart on every face, in blocks of faces, the same every time."""
-    spacing = cell * 0.6
+    spacing = cell * 0.45
     for start in range(0, len(faces), 200_000):
         corners = vertices[faces[start : start + 200_000]].astype(np.float64)
         a, ab, ac = corners[:, 0], corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]

@@ -71,7 +71,9 @@ def detected_boxes(
         for index in np.flatnonzero(rays.sum(axis=0) >= SEEN_RAYS)
         if (guess := _detect(config, scene, int(index), rays[:, index], rng)) is not None
     ]
-    guesses += [_invent(scene, sight, rng) for _ in range(int(rng.poisson(config.false_positives)))]
+    plain = np.argwhere((sight.owner == STRUCTURE) & (sight.depth_m > 1.2) & (sight.depth_m < 5.0))
+    if len(plain):
+        guesses += [_invent(scene, sight, plain, rng) for _ in range(int(rng.poisson(config.false_positives)))]
     guesses.sort(key=lambda guess: -guess.confidence)
     guesses = guesses[:MAX_BOXES]
     block = np.full((1, MAX_BOXES, BOX_WIDTH), -1.0, np.float32)
@@ -133,9 +135,8 @@ def _detect(
     return _Guess(pose, size, class_id, confidence, bool(rays[-1] >= VISIBLE_RAYS))
 
 
-def _invent(scene: SyntheticScene, sight: Sight, rng: np.random.Generator) -> _Guess:
-    """A box where there is no object: somewhere on a wall or the floor, unsure of itself."""
-    plain = np.argwhere((sight.owner == STRUCTURE) & (sight.depth_m > 1.2) & (sight.depth_m < 5.0))
+def _invent(scene: SyntheticScene, sight: Sight, plain: NDArray[np.int64], rng: np.random.Generator) -> _Guess:
+    """A box where there is no object: at one of the ``plain`` (view, ray) ends, on a wall or the floor."""
     model = int(rng.integers(len(scene.placed)))
     size = scene.boxes.extents_m[model].astype(np.float64) * rng.uniform(0.5, 0.9, 3)
     view, ray = plain[int(rng.integers(len(plain)))]

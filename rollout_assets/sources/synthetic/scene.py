@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rollout_assets.errors import SourceError
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.poses import Float32, Float64, compose, make_pose, transform
 from rollout_assets.randomness import rng_for
@@ -49,6 +50,8 @@ def build_scene(config: SyntheticConfig, scene_index: int, furniture: FurnitureS
     rng = rng_for("synthetic home", config.seed, scene_index)
     plan = draw_plan(rng)
     placed = tuple(Furnisher(plan, furniture.makers, rng).furnish())
+    if not placed:
+        raise SourceError(f"scene {scene_index}: none of the furniture fits into the home")
     structure = plan.parts()
     scale = _fit_scale(structure, placed, config.faces)
     patches = [combine([part.build(STRUCTURE_CELL_M * scale) for part in structure])]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.geometry.poses import Float32, rotation, translation
-from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from rollout_assets.randomness import key_digest, rng_for
 from rollout_assets.sources import store_layout as layout
 from rollout_assets.sources.synthetic.config import SyntheticConfig
@@ -18,6 +17,9 @@ from rollout_assets.sources.synthetic.floor_grid import FloorGrid
 from rollout_assets.sources.synthetic.scene import SyntheticScene
 from rollout_assets.sources.synthetic.sight import Sight, look, semidense_points
 from rollout_assets.sources.synthetic.walk import Walk, draw_walk
+
+if TYPE_CHECKING:
+    from rollout_assets.geometry.triangle_bvh import TriangleBvh
 
 EVIDENCE_CUBE_M = 4.0
 """Side of the cube that the evidence voxels cover, in front of the last pose."""
