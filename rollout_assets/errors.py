@@ -7,6 +7,7 @@
     │   └── SourceRowMissing   a row, key or split that the store does not have
     ├── MeshError            a mesh file cannot be found or read, or a mesh cannot be used
     ├── GeometryError        an array that is not the pose, box, camera or point it claims to be
+    ├── RolloutFailed        one rollout could not be finished; names its root and index
     ├── DeviceError          the requested compute device is not there
     └── StoreError           a rollout store cannot be written, opened or read
         ├── StoreExists        the destination is already there
@@ -78,3 +79,7 @@ class StoreDamaged(StoreError):
         self.where = where
         self.problem = problem
         super().__init__(f"{where}: {problem}")
+
+
+class RolloutFailed(RolloutAssetsError):
+    """One rollout could not be finished; the message names its root and index."""

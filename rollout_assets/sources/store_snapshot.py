@@ -243,7 +243,9 @@ def _read_index(path: Path, manifest: Manifest) -> tuple[tuple[IndexRow, ...], l
     except (OSError, UnicodeDecodeError) as error:
         return (), [f"{path.name}: cannot be read: {error}"]
     shard_ids = {shard.shard_id for shard in manifest.shards}
-    rows, problems, beyond = [], [], 0
+    rows: list[IndexRow] = []
+    problems: list[str] = []
+    beyond = 0
     for number, line in enumerate(lines, start=1):
         try:
             row = IndexRow.model_validate_json(line)
