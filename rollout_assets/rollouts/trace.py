@@ -203,11 +203,15 @@ class RolloutZarrRecord:
     temperature: float
     chains: tuple[RolloutChain, ...]
 
+    def rollout_id(self, chain: RolloutChain) -> str:
+        """The id under which one kept chain is stored."""
+        return f"{self.rollout_id_prefix}-{chain.chain_id:06d}"
+
     def lineage_for_chain(self, chain: RolloutChain) -> RolloutLineage:
         """The record's lineage with the identity of one kept chain."""
         return replace(
             self.lineage,
-            rollout_id=f"{self.rollout_id_prefix}-{chain.chain_id:06d}",
+            rollout_id=self.rollout_id(chain),
             chain_id=chain.chain_id,
             selection_rng_state_hash=chain.selection_rng_state_hash,
         )

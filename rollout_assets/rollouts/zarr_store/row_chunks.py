@@ -10,19 +10,18 @@ tests hold the two against each other.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import google_crc32c
 import numpy as np
-from numcodecs.blosc import BITSHUFFLE, SHUFFLE, Blosc
-from numcodecs.zstd import Zstd
+from numcodecs.blosc import BITSHUFFLE, SHUFFLE, Blosc  # type: ignore[import-untyped]
+from numcodecs.zstd import Zstd  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from zarr import create_array
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from zarr.core.metadata.v3 import ArrayV3Metadata
 from zarr.storage import MemoryStore
-
-from rollout_assets.errors import StoreDamaged
 
 CodecName = Literal["rows", "view", "raster"]
 
@@ -39,7 +38,7 @@ _ENTRY_BYTES = 16
 class RowLayout:
     """How the rows of one array lie in files.
 
-    ``chunk_rows`` rows are encoded together; ``chunks_per_file`` chunks lie in one file, as a Zarr shard if more than one.
+    ``chunk_rows`` rows are encoded together; ``chunks_per_file`` chunks lie in one file, a Zarr shard if more than one.
     """
 
     dtype: np.dtype[Any]
@@ -78,19 +77,23 @@ class RowLayout:
 
     def metadata(self, rows: int) -> ArrayV3Metadata:
         """The array's ``zarr.json``, as zarr-python itself would write it."""
-        chunk = (self.chunk_rows, *(max(size, 1) for size in self.row_shape))
-        template = create_array(
-            MemoryStore(),
-            shape=(rows, *self.row_shape),
-            dtype=self.dtype,
-            chunks=chunk,
-            shards=(self.file_rows, *chunk[1:]) if self.sharded else None,
-            compressors=(_zarr_compressor(self.codec, self.dtype), Crc32cCodec()),
-            fill_value=None,
-        )
-        metadata = template.metadata
-        assert isinstance(metadata, ArrayV3Metadata)
-        return metadata
+        return _template(self).update_shape((rows, *self.row_shape))
+
+
+@cache
+def _template(layout: RowLayout) -> ArrayV3Metadata:
+    chunk = (layout.chunk_rows, *(max(size, 1) for size in layout.row_shape))
+    array = create_array(
+        MemoryStore(),
+        shape=(0, *layout.row_shape),
+        dtype=layout.dtype,
+        chunks=chunk,
+        shards=(layout.file_rows, *chunk[1:]) if layout.sharded else None,
+        compressors=(_zarr_compressor(layout.codec, layout.dtype), Crc32cCodec()),
+        fill_value=None,
+    )
+    assert isinstance(array.metadata, ArrayV3Metadata)
+    return array.metadata
 
 
 def choose_layout(
@@ -146,32 +149,19 @@ def encode_file(layout: RowLayout, rows: NDArray[Any]) -> bytes:
     return b"".join([*chunks, table, _crc(table)])
 
 
-def decode_file(layout: RowLayout, data: bytes, out: NDArray[Any], first_row: int = 0) -> None:
-    """Fill ``out`` with the rows of a file from ``first_row`` on; a wrong checksum or length is a ``ValueError``."""
-    for chunk, begin in chunk_ranges(layout, first_row, first_row + len(out)):
-        offset, length = chunk_span(layout, data, chunk)
-        start = chunk * layout.chunk_rows
-        target = out[max(start - first_row, 0) : start + layout.chunk_rows - first_row]
-        _decode_chunk(layout, memoryview(data)[offset : offset + length], target, begin)
-
-
-def chunk_ranges(layout: RowLayout, start: int, stop: int) -> list[tuple[int, int]]:
-    """Chunks of a file that hold rows ``start`` to ``stop`` of it, each with the first row wanted of it."""
-    first = start // layout.chunk_rows
-    last = -(-stop // layout.chunk_rows)
-    return [(chunk, max(start - chunk * layout.chunk_rows, 0)) for chunk in range(first, last)]
-
-
-def chunk_span(layout: RowLayout, data: bytes, chunk: int) -> tuple[int, int]:
-    """Offset and length of one chunk in a whole file; a broken or incomplete index is a ``ValueError``."""
-    if not layout.sharded:
-        return 0, len(data)
-    offset, length = shard_index(layout, data[-index_bytes(layout) :])[chunk]
-    if offset == MISSING or length == MISSING:
-        raise ValueError(f"chunk {chunk} is missing in its shard")
-    if int(offset) + int(length) > len(data) - index_bytes(layout):
-        raise ValueError(f"chunk {chunk} reaches beyond its shard: offset {offset}, length {length}")
-    return int(offset), int(length)
+def decode_chunk(layout: RowLayout, data: memoryview, out: NDArray[Any], first_row: int) -> None:
+    """Fill ``out`` with a chunk's rows from ``first_row`` on; a wrong checksum or length is a ``ValueError``."""
+    if not checksum_matches(data):
+        raise ValueError("a chunk does not match its checksum")
+    body = data[:-CRC_BYTES]
+    if first_row == 0 and len(out) == layout.chunk_rows and out.flags.c_contiguous:
+        _compressor(layout.codec).decode(body, out=out.reshape(-1).view(np.uint8))
+        return
+    raw = np.frombuffer(_compressor(layout.codec).decode(body), np.uint8)
+    if raw.nbytes != layout.chunk_bytes:
+        raise ValueError(f"a chunk must decode to {layout.chunk_bytes} bytes, got {raw.nbytes}")
+    rows = raw.view(layout.dtype).reshape(layout.chunk_rows, *layout.row_shape)
+    out[...] = rows[first_row : first_row + len(out)]
 
 
 def index_bytes(layout: RowLayout) -> int:
@@ -205,22 +195,9 @@ def _encode_chunk(layout: RowLayout, rows: NDArray[Any]) -> bytes:
     return data + _crc(data)
 
 
-def _decode_chunk(layout: RowLayout, data: memoryview, out: NDArray[Any], first_row: int) -> None:
-    if not checksum_matches(data):
-        raise ValueError("a chunk's checksum does not match its bytes")
-    body = data[:-CRC_BYTES]
-    if first_row == 0 and len(out) == layout.chunk_rows and out.flags.c_contiguous:
-        _compressor(layout.codec).decode(body, out=out.reshape(-1).view(np.uint8))
-        return
-    raw = np.frombuffer(_compressor(layout.codec).decode(body), np.uint8)
-    if raw.nbytes != layout.chunk_bytes:
-        raise ValueError(f"a chunk must decode to {layout.chunk_bytes} bytes, got {raw.nbytes}")
-    rows = raw.view(layout.dtype).reshape(layout.chunk_rows, *layout.row_shape)
-    out[...] = rows[first_row : first_row + len(out)]
-
-
 def _crc(data: bytes | memoryview) -> bytes:
-    return int(google_crc32c.value(data)).to_bytes(CRC_BYTES, "little")
+    whole = data if isinstance(data, bytes) else np.frombuffer(data, np.uint8)  # the C function takes no memoryview
+    return int(google_crc32c.value(whole)).to_bytes(CRC_BYTES, "little")
 
 
 _COMPRESSORS: dict[CodecName, Any] = {
@@ -249,10 +226,3 @@ def _codec_name(codec: Any) -> CodecName | None:
         return "view" if codec.cname.value == "lz4" else "raster"
     return None
 
-
-def require_layout(path: str, metadata: ArrayV3Metadata) -> RowLayout:
-    """The layout of one of our own arrays; anything else is ``StoreDamaged``."""
-    layout = layout_of(metadata)
-    if layout is None:
-        raise StoreDamaged(path, "is not laid out in whole rows with one compressor and crc32c")
-    return layout

@@ -6,8 +6,9 @@ no array name is typed twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -65,7 +66,7 @@ class Column:
         """The shape of one row in a store with these dimensions."""
         return tuple(dims[part] if isinstance(part, str) else part for part in self.row_shape)
 
-    @property
+    @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The exact stored dtype."""
         return np.dtype(self.dtype)
@@ -88,10 +89,11 @@ class Table:
     doc: str = ""
 
     def __getitem__(self, name: str) -> Column:
-        for column in self.columns:
-            if column.name == name:
-                return column
-        raise KeyError(f"{self.name}/{name}")
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Column]:
+        return {column.name: column for column in self.columns}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -101,6 +103,10 @@ class Table:
     def path(self, column: str) -> str:
         """The array path of a column."""
         return f"{self.name}/{self[column].name}"
+
+    def part(self, names: Collection[str]) -> Table:
+        """The same table with only some of its columns."""
+        return replace(self, columns=tuple(column for column in self.columns if column.name in names))
 
     def row_bytes(self, dims: SelectedDims) -> int:
         """Bytes of one decoded row."""
@@ -336,10 +342,11 @@ TARGETS = Table(
             ("gt_match_status_id", "int32", "target_match_status"),
             ("gt_label_valid_mask", "bool"),
             ("target_crop_policy_id", "int32", "config"),
+            ("source_row_id", "int64"),
         ),
     ),
     key="target_row_id",
-    doc="What the actor saw of each target, and which ground truth it matched.",
+    doc="What the actor saw of each target, and which ground truth it matched; source_row_id is this package's own.",
 )
 
 TARGET_EVAL_CROPS = Table(

@@ -1,0 +1,160 @@
+"""What a record must be before it is stored; every problem of a record is named at once, with the value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_assets.candidates.reasons import bitset_is_consistent
+from rollout_assets.config import SelectedDepthRetentionConfig
+from rollout_assets.errors import RecordRefused
+from rollout_assets.geometry.poses import finite_rigid
+from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutLineage, RolloutStep, RolloutZarrRecord
+from rollout_assets.rollouts.zarr_store.flatten import EncodedRecord
+from rollout_assets.rollouts.zarr_store.schema import LABEL_COLUMNS, TARGET_SOURCES
+
+REQUIRED_FIELDS = (
+    "source_sample_index",
+    "source_sample_key",
+    "scene_id",
+    "snippet_id",
+    "split",
+    "source_cache_version",
+    "source_offline_store_manifest_hash",
+    "split_manifest_hash",
+    "source_shard_id",
+    "source_shard_row",
+    "candidate_config_hash",
+    "oracle_config_hash",
+    "rollout_config_hash",
+    "target_id",
+    "target_protocol_version",
+    "target_crop_policy",
+    "reason_code_version",
+    "target_source",
+)
+"""Lineage that every record must bring."""
+
+_INT16_MAX = 32_767
+
+
+def refuse_unfit(
+    record: RolloutZarrRecord, protocol: str, reason_code_version: str, depth: SelectedDepthRetentionConfig
+) -> None:
+    """Raise ``RecordRefused`` with every problem of a record; return if there is none."""
+    problems = [
+        *_lineage_problems(record.lineage, protocol, reason_code_version),
+        *_root_problems(record),
+        *(
+            f"chain {chain.chain_id} step {index}: {problem}"
+            for chain in record.chains
+            for index, step in enumerate(chain.steps)
+            for problem in _step_problems(step, depth, index + 1 == len(chain.steps))
+        ),
+        *(f"chain {chain.chain_id} has no steps" for chain in record.chains if not chain.steps),
+    ]
+    if problems:
+        raise RecordRefused(f"record {record.rollout_id_prefix!r}: {'; '.join(problems)}")
+
+
+def refuse_unfit_rows(records: Sequence[EncodedRecord], candidates: Mapping[str, NDArray[Any]]) -> None:
+    """The same for the candidate rows of some records, once they are columns."""
+    actor = candidates["actor_action_mask"]
+    bits_wrong = ~bitset_is_consistent(candidates["invalid_reason_bitset"], actor)
+    labelled = np.zeros(len(actor), np.bool_)
+    for name in LABEL_COLUMNS:
+        labelled |= ~np.isnan(candidates[name])
+    for wrong, problem in (
+        (bits_wrong, "invalid_reason_bitset disagrees with actor_action_mask"),
+        (labelled & ~actor, "an invalid candidate carries a label"),
+    ):
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            ends = np.cumsum([encoded.num_candidates for encoded in records])
+            prefix = records[int(np.searchsorted(ends, row, side="right"))].record.rollout_id_prefix
+            where = f"step {candidates['step_index'][row]} candidate {candidates['shell_index'][row]}"
+            raise RecordRefused(f"record {prefix!r}: {where}: {problem} ({int(wrong.sum())} row(s) in all)")
+
+
+def _lineage_problems(lineage: RolloutLineage, protocol: str, reason_code_version: str) -> Iterator[str]:
+    missing = [name for name in REQUIRED_FIELDS if getattr(lineage, name) in (None, "")]
+    if missing:
+        yield f"lineage is missing {', '.join(missing)}"
+        return
+    if lineage.target_protocol_version != protocol:
+        yield f"target protocol must be {protocol!r} in this store, got {lineage.target_protocol_version!r}"
+    if lineage.reason_code_version != reason_code_version:
+        yield f"reason code version must be {reason_code_version!r}, got {lineage.reason_code_version!r}"
+    if lineage.target_source != TARGET_SOURCES[protocol]:
+        yield f"target source must be {TARGET_SOURCES[protocol]!r} under {protocol}, got {lineage.target_source!r}"
+    if lineage.source_shard_row is not None and lineage.source_shard_row < 0:
+        yield f"source_shard_row must be >= 0, got {lineage.source_shard_row}"
+    for name, size in (
+        ("target_center_world", 3),
+        ("target_extents", 3),
+        ("target_pose_world_object", 12),
+        ("target_relative_pose_reference_object", 12),
+    ):
+        value = getattr(lineage, name)
+        if value is not None and len(value) != size:
+            yield f"{name} must have {size} values, got {len(value)}"
+
+
+def _root_problems(record: RolloutZarrRecord) -> Iterator[str]:
+    pose = np.asarray(record.root.pose_world_camera)
+    if pose.shape != (12,):
+        yield f"root pose must have shape (12,), got {pose.shape}"
+    elif not finite_rigid(pose):
+        yield f"root pose must be finite and rigid, got {pose.tolist()}"
+    for name, value in (
+        ("horizon", record.horizon),
+        ("branch_factor", record.branch_factor),
+        ("beam_width", record.beam_width),
+    ):
+        if value is not None and not 1 <= value <= _INT16_MAX:
+            yield f"{name} must be between 1 and {_INT16_MAX}, got {value}"
+
+
+def _step_problems(step: RolloutStep, depth: SelectedDepthRetentionConfig, is_last: bool) -> Iterator[str]:
+    shell, labels, selection = step.shell, step.labels, step.selection
+    size, selected = len(shell), selection.selected_shell_index
+    if size == 0:
+        yield "the shell is empty"
+        return
+    for name, column in (
+        *((name, getattr(labels, name)) for name in LABEL_COLUMNS),
+        ("logits", selection.logits),
+        ("probabilities", selection.probabilities),
+        ("log_probabilities", selection.log_probabilities),
+    ):
+        if len(column) != size:
+            yield f"{name} must have {size} rows like the shell, got {len(column)}"
+    if selected == NOT_SELECTED:
+        if not is_last:
+            yield "nothing was selected, yet the chain goes on"
+    elif not 0 <= selected < size:
+        yield f"selected_shell_index must lie in the shell of {size}, got {selected}"
+    elif not shell.actor_action_mask[selected]:
+        yield f"the selected candidate {selected} is not takeable"
+    yield from _depth_problems(step, depth)
+
+
+def _depth_problems(step: RolloutStep, depth: SelectedDepthRetentionConfig) -> Iterator[str]:
+    view = step.selected_depth
+    taken = step.selection.selected_shell_index != NOT_SELECTED
+    if not depth.enabled:
+        return
+    if view is None:
+        if taken:
+            yield "selected depth is kept in this store, but the step brings none"
+        return
+    if not taken:
+        yield "nothing was selected, yet there is a selected depth"
+    size = (depth.height_px, depth.width_px)
+    if view.depth_m.shape != size or view.valid_mask.shape != size:
+        yield f"selected depth must be {size[0]} x {size[1]} px, got {view.depth_m.shape} and {view.valid_mask.shape}"
+    elif not np.isfinite(view.depth_m[view.valid_mask]).all():
+        yield "selected depth has valid pixels that are not finite"

@@ -1,0 +1,102 @@
+"""The files of a store, on a local disk or behind a Zarr storage backend: list, read whole, read a part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from zarr.abc.store import RangeByteRequest, Store
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+
+
+class StoreFiles(Protocol):
+    """Read-only access to the files below a store's root, by key (``candidates/target_rri/c/0``)."""
+
+    def sizes(self) -> dict[str, int]:
+        """Every key with its size in bytes."""
+
+    def size(self, key: str) -> int:
+        """Bytes of one file; a missing one is a ``FileNotFoundError``."""
+
+    def read(self, key: str) -> bytes:
+        """A whole file; a missing one is a ``FileNotFoundError``."""
+
+    def read_part(self, key: str, start: int, length: int) -> bytes:
+        """``length`` bytes from ``start`` on."""
+
+
+class LocalFiles:
+    """Files in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def sizes(self) -> dict[str, int]:
+        """Every file below the root, links not followed."""
+        found: dict[str, int] = {}
+        folders = [(str(self.root), "")]
+        while folders:
+            folder, prefix = folders.pop()
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append((entry.path, f"{prefix}{entry.name}/"))
+                    else:
+                        found[prefix + entry.name] = entry.stat(follow_symlinks=False).st_size
+        return found
+
+    def size(self, key: str) -> int:
+        """Bytes of one file."""
+        return (self.root / key).stat().st_size
+
+    def read(self, key: str) -> bytes:
+        """A whole file."""
+        return (self.root / key).read_bytes()
+
+    def read_part(self, key: str, start: int, length: int) -> bytes:
+        """A part of a file."""
+        with (self.root / key).open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), length, start)
+
+
+class BackendFiles:
+    """Files behind any Zarr storage backend (fsspec, obstore, memory)."""
+
+    def __init__(self, store: Store, prefix: str = "") -> None:
+        self._store = store
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    def sizes(self) -> dict[str, int]:
+        """Every key with its size, one request per file."""
+        return sync(self._sizes())
+
+    def size(self, key: str) -> int:
+        """Bytes of one object."""
+        return sync(self._store.getsize(self._prefix + key))
+
+    def read(self, key: str) -> bytes:
+        """A whole object."""
+        return self._get(key, None)
+
+    def read_part(self, key: str, start: int, length: int) -> bytes:
+        """A byte range of an object."""
+        return self._get(key, RangeByteRequest(start, start + length))
+
+    async def _sizes(self) -> dict[str, int]:
+        keys = [key async for key in self._store.list_prefix(self._prefix)]
+        return {key.removeprefix(self._prefix): await self._store.getsize(key) for key in keys}
+
+    def _get(self, key: str, part: Any) -> bytes:
+        data = sync(self._store.get(self._prefix + key, default_buffer_prototype(), part))
+        if data is None:
+            raise FileNotFoundError(key)
+        return data.to_bytes()
+
+
+def keys_below(keys: Iterable[str], path: str) -> list[str]:
+    """Keys that lie below an array or group."""
+    prefix = f"{path}/"
+    return [key for key in keys if key.startswith(prefix)]

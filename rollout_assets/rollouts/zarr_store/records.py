@@ -1,0 +1,225 @@
+"""Rows back as the typed records they came from: one chain, or one decision, with everything the engine said of it.
+
+Numbers come back as stored: float32 where the record had Python floats, float16 depth. Row ids, unknown to the engine,
+are filled in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_assets.candidates.shell import CandidateDiagnostics, CandidateShell
+from rollout_assets.errors import StoreDamaged, StoreError
+from rollout_assets.rollouts.trace import (
+    CandidateSelection,
+    RolloutChain,
+    RolloutLineage,
+    RolloutRoot,
+    RolloutStep,
+    SelectedDepth,
+    StepLabels,
+)
+from rollout_assets.rollouts.zarr_store.flatten import SELECTION_COLUMNS, SHELL_COLUMNS
+from rollout_assets.rollouts.zarr_store.identities import SOURCE_FIELDS, TARGET_FIELDS
+from rollout_assets.rollouts.zarr_store.schema import (
+    ABSENT,
+    CANDIDATE_DIAGNOSTICS,
+    CANDIDATES,
+    CUMULATIVE_OF,
+    DIAGNOSTIC_COLUMNS,
+    LABEL_COLUMNS,
+    LINEAGE,
+    LINEAGE_HASHES,
+    ROLLOUTS,
+    SELECTED_DEPTH,
+    SOURCES,
+    STEPS,
+    TARGETS,
+    Table,
+)
+
+if TYPE_CHECKING:
+    from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+
+
+@dataclass(frozen=True, eq=False)
+class StoredStep:
+    """One decision as stored. ``cumulative`` is keyed by step column; ``q_train_mask`` is (k,)."""
+
+    step_row_id: int
+    rollout_row_id: int
+    step_index: int
+    first_candidate_row_id: int
+    step: RolloutStep
+    q_train_mask: NDArray[np.bool_]
+    cumulative: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRollout:
+    """One kept chain as stored, with its lineage and root."""
+
+    rollout_row_id: int
+    source_row_id: int
+    target_row_id: int
+    lineage: RolloutLineage
+    root: RolloutRoot
+    horizon: int
+    branch_factor: int
+    beam_width: int | None
+    temperature: float
+    chain: RolloutChain
+    first_step_row_id: int
+
+
+def read_step(reader: RolloutZarrStoreReader, step_row_id: int) -> StoredStep:
+    """One step; a row id that the table does not have is a ``StoreError``."""
+    _require_row(reader, STEPS, step_row_id)
+    return _steps(reader, step_row_id, step_row_id + 1)[0]
+
+
+def read_rollout(reader: RolloutZarrStoreReader, rollout_row_id: int) -> StoredRollout:
+    """One chain; a row id that the table does not have is a ``StoreError``."""
+    _require_row(reader, ROLLOUTS, rollout_row_id)
+    row = _row(reader, ROLLOUTS, rollout_row_id)
+    owner = reader.array(STEPS.path("rollout_row_id"))
+    first, last = np.searchsorted(owner, [rollout_row_id, rollout_row_id + 1])
+    hashes = _row(reader, LINEAGE, rollout_row_id)
+    steps = _steps(reader, int(first), int(last))
+    beam = int(row["beam_width"])
+    return StoredRollout(
+        rollout_row_id=rollout_row_id,
+        source_row_id=int(row["source_row_id"]),
+        target_row_id=int(row["target_row_id"]),
+        lineage=_lineage(reader, row, hashes),
+        root=RolloutRoot(
+            row["root_pose_world"],
+            int(row["root_time_ns"]),
+            int(row["root_trajectory_index"]),
+            int(row["root_frame_index"]),
+        ),
+        horizon=int(row["horizon"]),
+        branch_factor=int(row["branch_factor"]),
+        beam_width=None if beam == ABSENT else beam,
+        temperature=float(row["temperature"]),
+        chain=RolloutChain(
+            chain_id=int(row["chain_id"]),
+            steps=tuple(stored.step for stored in steps),
+            termination_reason=_string(reader, ROLLOUTS, "termination_reason", row) or "incomplete_rollout",  # type: ignore[arg-type]
+            selection_rng_state_hash=_string(reader, LINEAGE, "selection_rng_state_hash_id", hashes) or "",
+        ),
+        first_step_row_id=int(first),
+    )
+
+
+def _steps(reader: RolloutZarrStoreReader, first: int, last: int) -> list[StoredStep]:
+    steps = reader.columns(STEPS, start=first, stop=last)
+    sizes = reader.array(STEPS.path("num_candidates"))
+    starts = int(sizes[:first].sum(dtype=np.int64)) + np.concatenate([[0], np.cumsum(steps["num_candidates"])])
+    begin, end = int(starts[0]), int(starts[-1])
+    candidates = reader.columns(CANDIDATES, start=begin, stop=end)
+    diagnostics = reader.columns(CANDIDATE_DIAGNOSTICS, start=begin, stop=end)
+    if len(candidates["step_row_id"]) != end - begin:
+        raise StoreDamaged("steps/num_candidates", f"says candidates {begin} to {end}, which are not all there")
+    depths = _depths(reader, steps["selected_candidate_row_id"], first, last)
+    score_sources = reader.strings("score_source")
+    stored = []
+    for at in range(last - first):
+        rows = slice(int(starts[at]) - begin, int(starts[at + 1]) - begin)
+        own = {name: values[rows] for name, values in candidates.items()}
+        measured = {name: diagnostics[name][rows] for name in DIAGNOSTIC_COLUMNS}
+        shell = CandidateShell(
+            **{field: own[column] for column, field in SHELL_COLUMNS.items()},
+            diagnostics=CandidateDiagnostics(**measured),
+        )
+        selection = CandidateSelection(
+            **{field: own[column] for column, field in SELECTION_COLUMNS.items()},
+            selected_shell_index=int(steps["selected_shell_index"][at]),
+            score_source=score_sources[int(own["score_source_id"][0])],
+        )
+        labels = StepLabels(**{name: own[name] for name in LABEL_COLUMNS})
+        stored.append(
+            StoredStep(
+                step_row_id=first + at,
+                rollout_row_id=int(steps["rollout_row_id"][at]),
+                step_index=int(steps["step_index"][at]),
+                first_candidate_row_id=int(starts[at]),
+                step=RolloutStep(shell, labels, selection, depths[at]),
+                q_train_mask=own["q_train_mask"],
+                cumulative={name: float(steps[name][at]) for name in CUMULATIVE_OF},
+            )
+        )
+    return stored
+
+
+def _depths(
+    reader: RolloutZarrStoreReader, selected: NDArray[np.int64], first: int, last: int
+) -> list[SelectedDepth | None]:
+    if not reader.attributes.get("selected_depth_enabled"):
+        return [None] * len(selected)
+    rows = reader.columns(SELECTED_DEPTH, SELECTED_DEPTH.names, first, last)
+    return [
+        None
+        if selected[at] == ABSENT
+        else SelectedDepth(
+            rows["depth_m"][at].astype(np.float32),
+            rows["valid_mask"][at],
+            tuple(rows["focal_px"][at].tolist()),
+            tuple(rows["principal_point_px"][at].tolist()),
+        )
+        for at in range(len(selected))
+    ]
+
+
+def _lineage(reader: RolloutZarrStoreReader, row: dict[str, Any], hashes: dict[str, Any]) -> RolloutLineage:
+    source_id, target_id = int(row["source_row_id"]), int(row["target_row_id"])
+    source, target = _row(reader, SOURCES, source_id), _row(reader, TARGETS, target_id)
+    values: dict[str, Any] = {}
+    for table, fields_of, stored in (
+        (SOURCES, SOURCE_FIELDS, source),
+        (TARGETS, TARGET_FIELDS, target),
+        (LINEAGE, LINEAGE_HASHES, hashes),
+    ):
+        values |= {field: _value(reader, table, column, stored) for column, field in fields_of.items()}
+    seed = int(row["random_seed"])
+    return RolloutLineage(
+        **values,
+        rollout_id=_string(reader, ROLLOUTS, "rollout_id", row) or "",
+        chain_id=int(row["chain_id"]),
+        random_seed=None if seed == ABSENT else seed,
+        rollout_policy=_string(reader, ROLLOUTS, "policy_id", row) or "unknown",
+        source_row_id=source_id,
+        target_row_id=target_id,
+    )
+
+
+def _value(reader: RolloutZarrStoreReader, table: Table, name: str, row: dict[str, Any]) -> Any:
+    column, value = table[name], row[name]
+    if column.dictionary is not None:
+        return _string(reader, table, name, row)
+    if column.row_shape:
+        return None if np.isnan(value).all() else tuple(value.tolist())
+    if column.is_float:
+        return None if np.isnan(value) else float(value)
+    return None if int(value) == ABSENT else int(value)
+
+
+def _string(reader: RolloutZarrStoreReader, table: Table, name: str, row: dict[str, Any]) -> str | None:
+    dictionary = table[name].dictionary
+    assert dictionary is not None
+    index = int(row[name])
+    return None if index == ABSENT else reader.dictionaries[dictionary][index]
+
+
+def _row(reader: RolloutZarrStoreReader, table: Table, index: int) -> dict[str, Any]:
+    return {name: values[0] for name, values in reader.columns(table, start=index, stop=index + 1).items()}
+
+
+def _require_row(reader: RolloutZarrStoreReader, table: Table, index: int) -> None:
+    rows = reader.num_rows(table.name)
+    if not 0 <= index < rows:
+        raise StoreError(f"{reader.location}: {table.name} has rows 0 to {rows - 1}, got {index}")

@@ -1,0 +1,205 @@
+"""``q_h``: the dense training view, derived from the factual tables in one vectorised pass.
+
+A state is a step. Its candidates lie along the second axis in shell order, padded to the widest shell of the store. The
+same function fills the view when a store is written, rebuilds it for another discount, and is what validation compares
+the stored view with. ``naive_view`` is its slow, obvious twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_assets.rollouts.zarr_store.schema import ABSENT, Q_H
+
+Columns = Mapping[str, NDArray[Any]]
+
+VIEW_OF: Mapping[str, str] = {
+    "candidate_row_id": "candidate_row_id",
+    "valid_action_mask": "actor_action_mask",
+    "q_train_mask": "q_train_mask",
+    "position_id": "position_id",
+    "one_step_target_rri": "target_rri",
+    "one_step_target_root_gain": "target_root_gain",
+    "invalid_reason_bitset": "invalid_reason_bitset",
+}
+"""Dense view column -> the candidate column it is."""
+
+STEP_COLUMNS = (
+    "step_row_id",
+    "rollout_row_id",
+    "step_index",
+    "selected_candidate_row_id",
+    "num_candidates",
+)
+"""Step columns that the view is derived from."""
+
+CANDIDATE_COLUMNS = tuple(VIEW_OF.values())
+"""Candidate columns that the view is derived from."""
+
+ROLLOUT_COLUMNS = ("rollout_row_id", "source_row_id", "target_row_id")
+"""Rollout columns that the view is derived from."""
+
+
+@dataclass(frozen=True, eq=False)
+class StateIndex:
+    """Where each state's candidates lie, who owns it, and which state follows: whole-store columns, one entry a step."""
+
+    step_row_id: NDArray[np.int64]
+    source_row_id: NDArray[np.int64]
+    target_row_id: NDArray[np.int64]
+    selected_candidate_row_id: NDArray[np.int64]
+    next_step_row_id: NDArray[np.int64]
+    shell_sizes: NDArray[np.int64]
+    shell_starts: NDArray[np.int64]
+    width: int
+
+    def __len__(self) -> int:
+        return len(self.step_row_id)
+
+    @classmethod
+    def build(cls, steps: Columns, rollouts: Columns) -> StateIndex:
+        """From the steps and rollouts tables; rows of a damaged table that point nowhere own nothing (-1)."""
+        rollout = steps["rollout_row_id"]
+        known = (rollout >= 0) & (rollout < len(rollouts["rollout_row_id"]))
+        safe = np.where(known, rollout, 0)
+        follows = np.zeros(len(rollout), np.bool_)
+        follows[:-1] = (rollout[1:] == rollout[:-1]) & (
+            steps["step_index"][1:].astype(np.int64) == steps["step_index"][:-1].astype(np.int64) + 1
+        )
+        next_row = np.full(len(rollout), ABSENT, np.int64)
+        next_row[:-1] = steps["step_row_id"][1:]
+        sizes = np.maximum(steps["num_candidates"].astype(np.int64), 0)
+        return cls(
+            step_row_id=steps["step_row_id"],
+            source_row_id=_owned(rollouts["source_row_id"], safe, known),
+            target_row_id=_owned(rollouts["target_row_id"], safe, known),
+            selected_candidate_row_id=steps["selected_candidate_row_id"],
+            next_step_row_id=np.where(follows, next_row, ABSENT),
+            shell_sizes=sizes,
+            shell_starts=np.cumsum(sizes) - sizes,
+            width=int(sizes.max(initial=0)),
+        )
+
+    def rows(self, start: int, stop: int) -> slice:
+        """The candidate rows of states ``start`` to ``stop``."""
+        if stop <= start:
+            return slice(0, 0)
+        return slice(int(self.shell_starts[start]), int(self.shell_starts[stop - 1] + self.shell_sizes[stop - 1]))
+
+    def blocks(self, max_rows: int, multiple: int = 1) -> Iterator[tuple[int, int]]:
+        """State ranges of at most about ``max_rows`` candidate rows, each a multiple of ``multiple`` states."""
+        per_state = max(self.width, 1)
+        count = max(max_rows // per_state // multiple, 1) * multiple
+        for start in range(0, len(self), count):
+            yield start, min(start + count, len(self))
+
+
+def build_view(
+    index: StateIndex, candidates: Columns, start: int, stop: int, discount_gamma: float
+) -> dict[str, NDArray[Any]]:
+    """States ``start`` to ``stop`` of the view; ``candidates`` holds exactly their rows."""
+    sizes = index.shell_sizes[start:stop]
+    first_row = int(index.shell_starts[start]) if stop > start else 0
+    states = np.arange(stop - start)
+    uniform = bool((sizes == index.width).all())
+    cell = None
+    if not uniform:
+        state_of_row = np.repeat(states, sizes)
+        shell = np.arange(len(state_of_row)) - (index.shell_starts[start:stop] - first_row)[state_of_row]
+        cell = state_of_row * index.width + shell
+    view = {name: _dense(name, candidates[column], len(states), index.width, cell) for name, column in VIEW_OF.items()}
+
+    selected = index.selected_candidate_row_id[start:stop]
+    local = selected - index.shell_starts[start:stop]
+    taken = (selected != ABSENT) & (local >= 0) & (local < sizes)
+    at = np.where(taken, local, 0)
+    next_step = np.where(taken, index.next_step_row_id[start:stop], ABSENT)
+    reward, reward_rri = np.full((2, len(states)), np.nan, np.float32)
+    if index.width:
+        reward = np.where(taken, view["one_step_target_root_gain"][states, at], np.float32(np.nan))
+        reward_rri = np.where(taken, view["one_step_target_rri"][states, at], np.float32(np.nan))
+    invalid = ~view["valid_action_mask"]
+    view["q_train_mask"] &= view["valid_action_mask"]
+    for name in ("one_step_target_rri", "one_step_target_root_gain"):
+        view[name][invalid] = np.nan
+    view |= {
+        "state_step_row_id": index.step_row_id[start:stop],
+        "source_row_id": index.source_row_id[start:stop],
+        "target_row_id": index.target_row_id[start:stop],
+        "selected_candidate_index": np.where(taken, local, ABSENT).astype(np.int32),
+        "td_selected_candidate_row_id": selected,
+        "td_reward": reward,
+        "td_reward_target_rri": reward_rri,
+        "td_next_step_row_id": next_step,
+        "td_terminal_mask": next_step == ABSENT,
+        "td_discount": np.where(next_step == ABSENT, 0.0, discount_gamma).astype(np.float32),
+    }
+    return {name: view[name] for name in Q_H.names}
+
+
+def naive_view(steps: Columns, candidates: Columns, rollouts: Columns, discount_gamma: float) -> dict[str, list[Any]]:
+    """The same view, state by state and row by row, in plain Python lists."""
+    owner = {
+        int(row): (int(source), int(target))
+        for row, source, target in zip(*(rollouts[name] for name in ROLLOUT_COLUMNS), strict=True)
+    }
+    rows_of: dict[int, list[int]] = {int(step): [] for step in steps["step_row_id"]}
+    for row, step in enumerate(candidates["step_row_id"]):
+        rows_of[int(step)].append(row)
+    at_depth = {
+        (int(rollout), int(depth)): int(step)
+        for step, rollout, depth in zip(*(steps[name] for name in STEP_COLUMNS[:3]), strict=True)
+    }
+    width = max((len(rows) for rows in rows_of.values()), default=0)
+    view: dict[str, list[Any]] = {name: [] for name in Q_H.names}
+    for state, step in enumerate(steps["step_row_id"]):
+        rows = rows_of[int(step)]
+        for name, column in VIEW_OF.items():
+            cells = [candidates[column][row] for row in rows]
+            if name in ("one_step_target_rri", "one_step_target_root_gain"):
+                cells = [
+                    value if candidates["actor_action_mask"][row] else np.nan
+                    for value, row in zip(cells, rows, strict=True)
+                ]
+            view[name].append(cells + [Q_H[name].pad] * (width - len(rows)))
+        rollout, depth = int(steps["rollout_row_id"][state]), int(steps["step_index"][state])
+        selected = int(steps["selected_candidate_row_id"][state])
+        ids = [int(candidates["candidate_row_id"][row]) for row in rows]
+        chosen = ids.index(selected) if selected in ids else ABSENT
+        follower = at_depth.get((rollout, depth + 1), ABSENT) if chosen != ABSENT else ABSENT
+        for name, value in (
+            ("state_step_row_id", int(step)),
+            ("source_row_id", owner[rollout][0]),
+            ("target_row_id", owner[rollout][1]),
+            ("selected_candidate_index", chosen),
+            ("td_selected_candidate_row_id", selected),
+            ("td_reward", candidates["target_root_gain"][rows[chosen]] if chosen != ABSENT else np.nan),
+            ("td_reward_target_rri", candidates["target_rri"][rows[chosen]] if chosen != ABSENT else np.nan),
+            ("td_next_step_row_id", follower),
+            ("td_terminal_mask", follower == ABSENT),
+            ("td_discount", 0.0 if follower == ABSENT else discount_gamma),
+        ):
+            view[name].append(value)
+    return view
+
+
+def _dense(
+    name: str, values: NDArray[Any], states: int, width: int, cell: NDArray[np.int64] | None
+) -> NDArray[Any]:
+    if cell is None:
+        return np.array(values).reshape(states, width)
+    column = Q_H[name]
+    dense = np.full(states * width, column.pad, column.numpy_dtype)
+    dense[cell] = values
+    return dense.reshape(states, width)
+
+
+def _owned(column: NDArray[Any], rows: NDArray[np.int64], known: NDArray[np.bool_]) -> NDArray[np.int64]:
+    if not len(column):
+        return np.full(len(rows), ABSENT, np.int64)
+    return np.where(known, column[rows], ABSENT)
