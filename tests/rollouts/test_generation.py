@@ -1,0 +1,203 @@
+"""The whole way from source rows to records, on real parts: a store, its meshes, the oracle."""
+
+import shutil
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from rollout_assets.candidates.reasons import InvalidReason, bitset_is_consistent
+from rollout_assets.config import CampaignConfig, CandidateConfig, MixtureComponent
+from rollout_assets.errors import ConfigError
+from rollout_assets.rollouts.dataset_writer import RolloutGenerator
+from rollout_assets.rollouts.roots import AllEligibleTargets, ExplicitTargets
+from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutStep, RolloutZarrRecord
+from rollout_assets.sources import store_layout as layout
+from rollout_assets.sources.vin_store import VinOfflineStore
+from tests.rollouts.record_digest import digest
+from tests.sources.test_vin_store import edit_array, put
+
+
+def campaign(**changes) -> CampaignConfig:
+    return CampaignConfig(
+        **({"name": "test", "seed": 5, "selected_depth": {"width_px": 24, "height_px": 24}} | changes)
+    )
+
+
+@pytest.fixture(scope="module")
+def store(small_store) -> VinOfflineStore:
+    return VinOfflineStore.open(small_store)
+
+
+@pytest.fixture(scope="module")
+def records(store) -> list[RolloutZarrRecord]:
+    return list(RolloutGenerator(campaign(), store).records(store.rows()))
+
+
+def all_steps(records: Sequence[RolloutZarrRecord]) -> list[RolloutStep]:
+    return [step for record in records for chain in record.chains for step in chain.steps]
+
+
+def digests(records: Sequence[RolloutZarrRecord]) -> list[str]:
+    return [digest(record) for record in records]
+
+
+def test_every_row_target_and_recipe_gives_a_record_in_order(records, store):
+    prefixes = [record.rollout_id_prefix for record in records]
+    assert prefixes == sorted(prefixes, key=lambda p: p.split("-")[0])
+    assert {record.lineage.source_sample_index for record in records} == {row.sample_index for row in store.rows()}
+    assert {prefix.split("-", 3)[3] for prefix in prefixes} >= {"oracle_greedy", "random_valid"}
+
+
+def test_every_candidate_is_valid_or_has_a_reason(records):
+    for step in all_steps(records):
+        shell = step.shell
+        assert bitset_is_consistent(shell.invalid_reason_bitset, shell.actor_action_mask).all()
+        primary = shell.primary_invalid_reason.astype(np.int64)
+        assert ((primary == InvalidReason.VALID) == shell.actor_action_mask).all()
+        assert ((shell.invalid_reason_bitset >> primary) & 1).all()
+        assert (shell.diagnostics.path_collision_mask == ((shell.invalid_reason_bitset >> 6) & 1).astype(bool)).all()
+
+
+def test_masks_are_nested_and_invalid_rows_have_no_label(records):
+    for step in all_steps(records):
+        assert (step.oracle_label_mask <= step.shell.actor_action_mask).all()
+        assert (step.selected_mask <= step.shell.actor_action_mask).all()
+        assert np.isnan(step.labels.target_root_gain[~step.shell.actor_action_mask]).all()
+        assert np.isfinite(step.labels.target_root_gain[step.shell.actor_action_mask]).all()
+        p = step.selection.probabilities
+        assert (p[~step.shell.actor_action_mask] == 0).all()
+        if step.selection.selected_shell_index != NOT_SELECTED:
+            assert p.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_root_gains_telescope_on_every_chain(records):
+    chains = [chain for record in records for chain in record.chains]
+    assert sum(len(chain.steps) > 1 for chain in chains) > 20
+    for chain in chains:
+        taken = [s for s in chain.steps if s.selection.selected_shell_index != NOT_SELECTED]
+        if not taken:
+            continue
+        root_error = float(np.nanmax(taken[0].labels.target_pm_dist_before))
+        error, gained = root_error, 0.0
+        for step in taken:
+            chosen = step.selection.selected_shell_index
+            before = float(step.labels.target_pm_dist_before[chosen])
+            assert before == pytest.approx(error, rel=1e-5)
+            error = float(step.labels.target_pm_dist_after[chosen])
+            gained += float(step.labels.target_root_gain[chosen])
+        assert gained == pytest.approx((root_error - error) / root_error, rel=1e-5, abs=1e-6)
+
+
+def test_greedy_takes_the_best_labelled_view(records):
+    for record in records:
+        if record.lineage.rollout_policy == "oracle_greedy" and record.branch_factor == 1:
+            for step in all_steps([record]):
+                if step.selection.selected_shell_index != NOT_SELECTED:
+                    assert step.selection.selected_shell_index == np.nanargmax(step.labels.target_root_gain)
+
+
+def test_selected_depth_has_the_asked_size_and_agrees_with_its_mask(records):
+    for step in all_steps(records):
+        depth = step.selected_depth
+        assert depth.depth_m.shape == (24, 24)
+        assert (depth.depth_m[~depth.valid_mask] == 0).all() and (depth.depth_m[depth.valid_mask] > 0).all()
+        assert depth.valid_mask.any() == (step.selection.selected_shell_index != NOT_SELECTED)
+
+
+@pytest.mark.parametrize("rows", [[2], [3, 1, 2, 0], [2, 2]])
+def test_a_row_gives_the_same_bits_alone_in_any_order_and_repeated(records, store, rows):
+    expected = {}
+    for record in records:
+        expected.setdefault(record.lineage.source_sample_index, []).append(digest(record))
+    again = list(RolloutGenerator(campaign(), store).records([store.row(index) for index in rows]))
+    assert digests(again) == [d for index in rows for d in expected[index]]
+
+
+def test_the_batch_budget_changes_no_bit(records, store):
+    tiny = campaign(oracle={"batch_mib": 1})
+    again = list(RolloutGenerator(tiny, store).records(store.rows()[:2]))
+    assert digests(again) == digests(records)[: len(again)]
+
+
+def test_a_recipe_gives_the_same_bits_without_the_others(records, store):
+    alone = campaign(recipes=[{"name": "oracle_lookahead", "policy": "oracle_greedy", "branch": 2, "beam_width": 2}])
+    again = list(RolloutGenerator(alone, store).records(store.rows()))
+    same = [record for record in records if "oracle_lookahead" in record.rollout_id_prefix]
+    assert [digest(r.chains) for r in again if r.chains] == [digest(r.chains) for r in same]
+
+
+def test_all_eligible_and_explicit_targets(store):
+    row = store.row(0)
+    every = RolloutGenerator(campaign(), store, AllEligibleTargets()).prepare(row)
+    assert len(every.targets) >= 3
+    wanted = every.targets[-1].match.target.target_id
+    only = RolloutGenerator(campaign(), store, ExplicitTargets((wanted,))).prepare(row)
+    assert [target.match.target.target_id for target in only.targets] == [wanted]
+    with pytest.raises(ConfigError, match="no target nothing"):
+        RolloutGenerator(campaign(), store, ExplicitTargets(("nothing",))).prepare(row)
+
+
+def test_a_row_without_a_mesh_is_counted_and_the_others_go_on(store_copy):
+    store = VinOfflineStore.open(store_copy)
+    next((store_copy / "meshes").glob(f"*{store.row(0).scene_id}.ply")).unlink()
+    generator = RolloutGenerator(campaign(), store)
+    made = list(generator.records(store.rows()))
+    assert generator.stats.rows_skipped == {"MESH_REFERENCE_MISSING": 2} and generator.stats.rows == 4
+    assert {record.lineage.source_sample_index for record in made} == {2, 3}
+
+
+def test_a_row_without_boxes_is_counted(store_copy):
+    edit_array(store_copy, layout.DETECTED_OBBS, put((0,), -1.0))
+    store = VinOfflineStore.open(store_copy)
+    generator = RolloutGenerator(campaign(), store)
+    assert not list(generator.records([store.row(0)]))
+    assert generator.stats.rows_skipped == {"NO_ACTOR_VISIBLE_SOURCE": 1}
+
+
+def test_a_damaged_row_is_counted_with_its_problem(store_copy):
+    edit_array(store_copy, layout.T_WORLD_RIG, put((0, 0, 0), np.nan))
+    store = VinOfflineStore.open(store_copy)
+    generator = RolloutGenerator(campaign(), store)
+    assert list(generator.records(store.rows()[:2]))
+    assert generator.stats.rows_skipped == {"SourceDamaged": 1}
+    assert "vin.t_world_rig" in generator.stats.skipped_rows[store.row(0).sample_key]
+
+
+def test_an_unmatched_target_keeps_a_record_without_chains(store_copy):
+    edit_array(store_copy, layout.GT_OBBS, put((0,), -1.0))
+    store = VinOfflineStore.open(store_copy)
+    generator = RolloutGenerator(campaign(), store)
+    made = list(generator.records([store.row(0)]))
+    assert made and all(not record.chains and record.lineage.gt_match_status == "unmatched_gt" for record in made)
+    assert generator.stats.targets_refused == {"TARGET_GT_UNMATCHED": len(made)}
+
+
+def test_a_shell_without_a_valid_view_is_kept_as_a_dead_end(store):
+    far = CandidateConfig(
+        radius_min_m=30, radius_max_m=31, mixture=(MixtureComponent(position="forward_local", count=5),)
+    )
+    generator = RolloutGenerator(campaign(candidates=far), store)
+    made = list(generator.records([store.row(0)]))
+    chains = [chain for record in made for chain in record.chains]
+    assert chains and all(chain.termination_reason == "terminated_early" for chain in chains)
+    assert all(len(step.shell) == 5 and not step.shell.actor_action_mask.any() for step in all_steps(made))
+    assert generator.stats.recipes_stuck["NO_VALID_FIRST_VIEW"] == len([r for r in made if r.chains])
+
+
+def test_scene_labels_are_there_when_asked_for(store):
+    made = list(RolloutGenerator(campaign(oracle={"scene_labels": True}), store).records([store.row(0)]))
+    for step in all_steps(made):
+        assert (np.isfinite(step.labels.scene_root_gain) == step.shell.actor_action_mask).all()
+
+
+def test_ground_truth_protocol_labels_its_own_boxes(store):
+    made = list(RolloutGenerator(campaign(targets={"protocol": "v0_gt_input"}), store).records([store.row(1)]))
+    assert {record.lineage.gt_match_status for record in made} == {"v0_gt_input"}
+    assert {record.lineage.target_source for record in made} == {"gt_obbs_oracle"}
+
+
+def test_meshes_may_lie_elsewhere(store_copy, tmp_path):
+    shutil.move(store_copy / "meshes", tmp_path / "elsewhere")
+    store = VinOfflineStore.open(store_copy, [tmp_path / "elsewhere"])
+    assert RolloutGenerator(campaign(), store).prepare(store.row(0)).roots
