@@ -212,15 +212,6 @@ def _safe_inverse(x: float) -> float:
 
 
 @wp.func
-def _pick(v: wp.vec3, axis: int) -> float:
-    if axis == 0:
-        return v[0]
-    if axis == 1:
-        return v[1]
-    return v[2]
-
-
-@wp.func
 def first_triangle(
     origin: wp.vec3,
     direction: wp.vec3,
@@ -236,16 +227,18 @@ def first_triangle(
     """
     stack = wp.zeros(shape=STACK, dtype=int)
     near = wp.zeros(shape=STACK, dtype=float)
-    along = int(2)
-    if wp.abs(direction[0]) > wp.abs(direction[1]) and wp.abs(direction[0]) > wp.abs(direction[2]):
-        along = 0
-    elif wp.abs(direction[1]) > wp.abs(direction[2]):
-        along = 1
-    across = (along + 1) % 3
-    up = (along + 2) % 3
-    inverse_z = 1.0 / _pick(direction, along)
-    shear_x = _pick(direction, across) * inverse_z
-    shear_y = _pick(direction, up) * inverse_z
+    x_axis = wp.vec3(1.0, 0.0, -direction[0] / direction[2])
+    y_axis = wp.vec3(0.0, 1.0, -direction[1] / direction[2])
+    z_axis = wp.vec3(0.0, 0.0, 1.0 / direction[2])
+    size = wp.vec3(wp.abs(direction[0]), wp.abs(direction[1]), wp.abs(direction[2]))
+    if size[0] > size[1] and size[0] > size[2]:
+        x_axis = wp.vec3(-direction[1] / direction[0], 1.0, 0.0)
+        y_axis = wp.vec3(-direction[2] / direction[0], 0.0, 1.0)
+        z_axis = wp.vec3(1.0 / direction[0], 0.0, 0.0)
+    elif size[1] > size[2]:
+        x_axis = wp.vec3(0.0, -direction[2] / direction[1], 1.0)
+        y_axis = wp.vec3(1.0, -direction[0] / direction[1], 0.0)
+        z_axis = wp.vec3(0.0, 1.0 / direction[1], 0.0)
 
     inverse = wp.vec3(_safe_inverse(direction[0]), _safe_inverse(direction[1]), _safe_inverse(direction[2]))
     near_x = wp.where(inverse[0] < 0.0, 3, 0)
@@ -269,22 +262,19 @@ def first_triangle(
                 a = corners[i, 0] - origin
                 b = corners[i, 1] - origin
                 c = corners[i, 2] - origin
-                az = _pick(a, along)
-                bz = _pick(b, along)
-                cz = _pick(c, along)
-                ax = _pick(a, across) - shear_x * az
-                ay = _pick(a, up) - shear_y * az
-                bx = _pick(b, across) - shear_x * bz
-                by = _pick(b, up) - shear_y * bz
-                cx = _pick(c, across) - shear_x * cz
-                cy = _pick(c, up) - shear_y * cz
+                ax = wp.dot(x_axis, a)
+                ay = wp.dot(y_axis, a)
+                bx = wp.dot(x_axis, b)
+                by = wp.dot(y_axis, b)
+                cx = wp.dot(x_axis, c)
+                cy = wp.dot(y_axis, c)
                 u = cx * by - cy * bx
                 v = ax * cy - ay * cx
                 w = bx * ay - by * ax
                 if (u >= 0.0 and v >= 0.0 and w >= 0.0) or (u <= 0.0 and v <= 0.0 and w <= 0.0):
                     det = u + v + w
                     if det != 0.0:
-                        t = (u * az + v * bz + w * cz) * inverse_z / det
+                        t = (u * wp.dot(z_axis, a) + v * wp.dot(z_axis, b) + w * wp.dot(z_axis, c)) / det
                         if t >= 0.0 and t < best:
                             best = t
                             slot = i

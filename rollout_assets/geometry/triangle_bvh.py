@@ -40,8 +40,9 @@ class TriangleBvh:
         points, triangles = checked_mesh(vertices, faces)
         self.device = resolve_device(device)
         self.face_count = len(triangles)
-        used = points[np.unique(triangles)]
-        self.bounds = (used.min(axis=0), used.max(axis=0))
+        used = np.zeros(len(points), bool)
+        used[triangles] = True
+        self.bounds = (points[used].min(axis=0), points[used].max(axis=0))
         box_low, box_high, owner = _references(points, triangles)
         boxes, children, order = _build(box_low, box_high)
         slot_face = owner[order]

@@ -5,7 +5,7 @@ four children as in ``bvh_build_kernels``. Sums run in a fixed order that depend
 """
 
 # mypy: ignore-errors
-# ruff: noqa: RUF046, SIM102, SIM109, UP018 - kernel source: int(0) declares a variable, `and` does not stop early
+# ruff: noqa: RUF046, UP018 - kernel source: int(0) declares a variable
 
 from __future__ import annotations
 

@@ -149,7 +149,9 @@ def torch_error(points: torch.Tensor, triangles: torch.Tensor, pairs: int = 1 <<
     area_sq = (normal * normal).sum(dim=1)
     to_surface = []
     to_points = torch.full((len(a),), torch.inf, dtype=points.dtype)
-    for chunk in points.split(max(pairs // len(a), 1)):
+    rows = max(pairs // len(a), 1)
+    for first in range(0, len(points), rows):
+        chunk = points[first : first + rows]
         p = chunk[:, None, :]
         best = torch.full((len(chunk), len(a)), torch.inf, dtype=points.dtype)
         over = area_sq > 0

@@ -140,8 +140,8 @@ class OracleScorer:
     ) -> OracleState | Refused:
         """The root state of one target, or why there is none.
 
-        target_box: the matched ground-truth box; whole: ``region`` of the snippet's extent when scene labels are wanted,
-        shared by all targets of the root. The camera is resized to the configured scoring resolution.
+        target_box: the matched ground-truth box; whole: ``region`` of the snippet's extent when scene labels are
+        wanted, shared by all targets of the root. The camera is resized to the configured scoring resolution.
         """
         if scene is None:
             return Refused(Refusal.MESH_REFERENCE_MISSING, "the scene has no mesh")
@@ -241,7 +241,7 @@ class OracleScorer:
     ) -> Float64:
         """(n,) errors of each view's points joined to its state, one measurement per run of views on one surface."""
         after = np.full(len(state_of_view), np.nan)
-        for _, run in groupby(range(len(state_of_view)), key=lambda view: _surface_id(crops[state_of_view[view]])):
+        for _, run in groupby(range(len(state_of_view)), key=lambda view: _surface_id(crops[int(state_of_view[view])])):
             views = list(run)
             span = slice(views[0], views[-1] + 1)
             used, state_of_cloud = np.unique(state_of_view[span], return_inverse=True)

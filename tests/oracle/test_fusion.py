@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracle.rooms import CAMERA, room_mesh, root_points, views
 
 from rollout_assets.config import OracleConfig
 from rollout_assets.errors import GeometryError
@@ -16,6 +15,7 @@ from rollout_assets.geometry.voxels import voxel_keys
 from rollout_assets.oracle import naive
 from rollout_assets.oracle.fusion import FusedCloud
 from rollout_assets.oracle.raycast import EVERYWHERE, ViewPoints, render_depth
+from tests.oracle.rooms import CAMERA, room_mesh, root_points, views
 
 NO_BOXES = np.zeros((0, 15))
 

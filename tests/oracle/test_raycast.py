@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import trimesh
-from tests.oracle.rooms import CAMERA, room_mesh, views
 
 from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.cameras import PinholeCamera
@@ -14,6 +13,7 @@ from rollout_assets.geometry.poses import IDENTITY_POSE, look_along
 from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from rollout_assets.oracle import naive
 from rollout_assets.oracle.raycast import checked_poses, render_depth
+from tests.oracle.rooms import CAMERA, room_mesh, views
 
 WALL = TriangleBvh([[-50, -50, 2], [50, -50, 2], [50, 50, 2], [-50, 50, 2]], [[0, 1, 2], [0, 2, 3]], "cpu")
 
@@ -88,7 +88,7 @@ def test_no_views_give_no_images() -> None:
 def test_bad_poses_and_cameras_are_refused_with_the_value() -> None:
     poses = views(3)
     poses[1, 4] = np.nan
-    with pytest.raises(GeometryError, match="pose 1 is not finite and rigid: .*nan"):
+    with pytest.raises(GeometryError, match=r"pose 1 is not finite and rigid: .*nan"):
         render_depth(WALL, poses, CAMERA, 0.001, 20.0)
     with pytest.raises(GeometryError, match=r"poses must have shape \(n, 12\), got \(3, 4\)"):
         checked_poses(np.zeros((3, 4)))

@@ -219,7 +219,7 @@ def test_bad_input_is_refused_with_its_value() -> None:
     scorer, state = begin()
     poses = views(2)
     poses[1, 9] = np.inf
-    with pytest.raises(GeometryError, match="pose 1 is not finite and rigid: .*inf"):
+    with pytest.raises(GeometryError, match=r"pose 1 is not finite and rigid: .*inf"):
         scorer.score([all_valid(state, poses)])
     with pytest.raises(GeometryError, match=r"got \(2, 12\) and \(3,\)"):
         scorer.score([ScoreRequest(state, poses, np.ones(3, bool))])

@@ -1,0 +1,71 @@
+"""The oracle benchmark as tables for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rollout_assets.oracle.benchmark import OracleBenchmark
+
+
+def render_benchmark(result: OracleBenchmark) -> RenderableType:
+    """Tables of one run; times are CPU seconds of one core on ``cpu`` and wall seconds on a GPU."""
+    kind = "CPU seconds, one core" if result.device == "cpu" else "wall seconds"
+    title = f"Oracle on {result.device} ({kind}), seed {result.seed}{', quick' if result.quick else ''}"
+    return Group(
+        Text(title, style="bold"),
+        _comparisons(result),
+        _scenes(result),
+        _growth(result),
+        Text(
+            f"closest points {result.points_per_s / 1e6:.2f} M/s · second process scores after "
+            f"{result.second_process_s:.2f} s · two processes {result.two_process_speedup:.2f}x one · "
+            f"peak memory {result.peak_memory_mib:,.0f} MiB"
+        ),
+    )
+
+
+def _comparisons(result: OracleBenchmark) -> Table:
+    table = Table(title="60 candidates on one target, against PyTorch brute force", title_justify="left")
+    for heading in ("faces", "P_t", "60 candidates", "brute force", "ratio", "brute, new points only", "ratio", "max error"):
+        table.add_column(heading, justify="right")
+    for row in result.comparisons:
+        table.add_row(
+            f"{row.faces:,}",
+            f"{row.state_s:.3f}",
+            f"{row.candidates_s:.3f}",
+            f"{row.torch_s:,.0f}",
+            f"{row.ratio:,.0f}x",
+            f"{row.torch_incremental_s:,.1f}",
+            f"{row.incremental_ratio:,.0f}x",
+            f"{row.max_relative_error:.1e}",
+        )
+    return table
+
+
+def _scenes(result: OracleBenchmark) -> Table:
+    table = Table(title="Scoring 60 views of 48 x 48", title_justify="left")
+    for heading in ("scene faces", "target faces", "build (wall)", "views/s", "M rays/s", "240 x 240 views/s"):
+        table.add_column(heading, justify="right")
+    for row in result.scenes:
+        table.add_row(
+            f"{row.scene_faces:,}",
+            f"{row.target_faces:,}",
+            f"{row.build_s:.2f}",
+            f"{row.views_per_s:,.0f}",
+            f"{row.rays_per_s / 1e6:.2f}",
+            f"{row.selected_views_per_s:,.1f}",
+        )
+    return table
+
+
+def _growth(result: OracleBenchmark) -> Table:
+    table = Table(title="Growth of time", title_justify="left")
+    table.add_column("over")
+    table.add_column("exponent", justify="right")
+    table.add_column("size: seconds")
+    for row in result.growth:
+        steps = "  ".join(f"{size:,}: {seconds:.3f}" for size, seconds in zip(row.sizes, row.seconds, strict=True))
+        table.add_row(row.what, f"{row.exponent:.2f}", steps)
+    return table

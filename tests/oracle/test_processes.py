@@ -1,0 +1,55 @@
+"""Scoring in worker processes, with a compiled kernel cache, and without a word on stdout."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rollout_assets.config import OracleConfig
+from rollout_assets.errors import DeviceError
+from rollout_assets.oracle.scene import OracleScene
+from rollout_assets.oracle.scorer import ScoreRequest
+from tests.oracle.rooms import begin, room_mesh, views
+
+ROOT = Path(__file__).parents[2]
+
+
+def after_of_views(seed: int) -> np.ndarray:
+    scorer, state = begin(OracleConfig(device="cpu", width_px=16, height_px=16))
+    return scorer.score([ScoreRequest(state, views(4, seed), np.ones(4, bool))])[0].target.after_m2
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_worker_processes_give_the_same_bits(method: str) -> None:
+    expected = [after_of_views(seed) for seed in range(4)]
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
+        assert np.array_equal(list(pool.map(after_of_views, range(4))), expected)
+
+
+def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env, cwd=ROOT)
+
+
+def test_nothing_is_printed_on_stdout_and_the_kernel_cache_is_used_again(tmp_path: Path) -> None:
+    code = "from tests.oracle.test_processes import after_of_views; after_of_views(0)"
+    assert _run(code, WARP_CACHE_PATH=str(tmp_path)).stdout == ""
+    compiled = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.o")}
+    assert compiled
+    assert _run(code, WARP_CACHE_PATH=str(tmp_path)).stdout == ""
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.o")} == compiled
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA driver")
+def test_cuda_without_a_driver_is_one_clear_error() -> None:
+    mesh = room_mesh()
+    with pytest.raises(DeviceError, match=r"no CUDA device or driver found; set device = \"cpu\" or \"auto\""):
+        OracleScene(mesh.vertices, mesh.faces, "cuda:0")
