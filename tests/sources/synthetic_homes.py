@@ -13,7 +13,9 @@ from rollout_assets.sources.synthetic.sight import Sight, look
 from rollout_assets.sources.synthetic.snippet import SnippetRow, build_snippet
 from rollout_assets.sources.synthetic.walk import Walk, draw_walk, walking_grid
 
-SMALL = SyntheticConfig(scenes=2, snippets_per_scene=2, faces=30_000, min_points=2_000, max_points=4_000, workers=1)
+SMALL = SyntheticConfig(
+    scenes=2, snippets_per_scene=2, faces=30_000, poses=8, min_points=2_000, max_points=4_000, workers=1
+)
 
 
 @cache

@@ -16,7 +16,7 @@ class SyntheticConfig(ConfigSection):
 
     scenes: Annotated[int, Field(ge=1, le=100_000)] = Field(8, description="Homes to build.")
     snippets_per_scene: Annotated[int, Field(ge=1, le=10_000)] = Field(4, description="Walks through each home.")
-    faces: Annotated[int, Field(ge=20_000, le=2_000_000)] = Field(100_000, description="Triangles wanted per home.")
+    faces: Annotated[int, Field(ge=30_000, le=2_000_000)] = Field(100_000, description="Triangles wanted per home.")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     val_fraction: Annotated[float, Field(ge=0, le=0.5)] = Field(0.25, description="Share of scenes in split val.")
     poses: Annotated[int, Field(ge=2, le=200)] = Field(20, description="Trajectory poses of a snippet.")

@@ -85,6 +85,18 @@ class FloorGrid:
         steps = max(2, math.ceil(float(np.linalg.norm(stop - start)) / (0.4 * self.cell_m)))
         return bool(self.is_free(start + np.linspace(0, 1, steps)[:, None] * (stop - start)).all())
 
+    def connects(self, cells: list[tuple[int, int]], free: Mask) -> bool:
+        """Whether all cells can be walked to from the first of them over ``free``."""
+        rows, cols = zip(*cells, strict=True)
+        reached = np.zeros_like(free)
+        reached[cells[0]] = free[cells[0]]
+        count = -1
+        while count != (count := int(reached.sum())):
+            if reached[rows, cols].all():
+                return True
+            reached = _grown(reached, free, 8)
+        return False
+
     def reachable(self, start: tuple[int, int], free: Mask | None = None) -> Mask:
         """Every free cell that can be walked to from ``start``."""
         free = self.free if free is None else free
@@ -92,13 +104,7 @@ class FloorGrid:
         reached[start] = free[start]
         count = -1
         while count != (count := int(reached.sum())):
-            for _ in range(4):
-                grown = reached.copy()
-                grown[1:] |= reached[:-1]
-                grown[:-1] |= reached[1:]
-                grown[:, 1:] |= reached[:, :-1]
-                grown[:, :-1] |= reached[:, 1:]
-                reached = grown & free
+            reached = _grown(reached, free, 8)
         return reached
 
     def nearest_free(self, point: Float64) -> tuple[int, int]:
@@ -161,6 +167,18 @@ def _away_from_walls(plan: HomePlan, centres: Float64, clearance_m: float) -> Ma
             if math.hypot(dx, dy) * cell < clearance_m:
                 near |= wall[reach + dx : reach + dx + height, reach + dy : reach + dy + width]
     return ~near
+
+
+def _grown(reached: Mask, free: Mask, steps: int) -> Mask:
+    """``reached`` and every free cell at most ``steps`` cells away from it, diagonals not allowed."""
+    for _ in range(steps):
+        grown = reached.copy()
+        grown[1:] |= reached[:-1]
+        grown[:-1] |= reached[1:]
+        grown[:, 1:] |= reached[:, :-1]
+        grown[:, :-1] |= reached[:, 1:]
+        reached = grown & free
+    return reached
 
 
 def _within(points: Float64, low: tuple[float, ...], high: tuple[float, ...]) -> Mask:

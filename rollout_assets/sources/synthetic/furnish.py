@@ -215,9 +215,7 @@ class Furnisher:
         return candidate
 
     def _walkable_with(self, footprint: Footprint) -> bool:
-        free = self._grid.without(footprint)
-        reached = self._grid.reachable(self._doors[0], free)
-        return all(reached[door] for door in self._doors)
+        return self._grid.connects(self._doors, self._grid.without(footprint))
 
 
 def _middle(door: Opening) -> Float64:

@@ -21,8 +21,6 @@ CLASS_IDS = {name: number for number, name in CLASS_NAMES.items()}
 MOVEABLE_CLASSES = frozenset({"chair", "lamp", "plant"})
 """Classes that people shift around."""
 
-_COARSE_CELL_M = 0.3
-
 
 @dataclass(frozen=True)
 class Piece:
@@ -48,10 +46,9 @@ class Piece:
 
 
 def make_piece(class_name: str, parts: list[Part]) -> Piece:
-    """Measure the parts and centre them on the origin of the floor."""
-    bounds = [part.build(_COARSE_CELL_M).vertices for part in parts]
-    points = np.concatenate(bounds)
-    return Piece(class_name, tuple(parts), points.min(axis=0), points.max(axis=0))
+    """A piece with bounds around all its parts."""
+    lows, highs = zip(*(part.bounds() for part in parts), strict=True)
+    return Piece(class_name, tuple(parts), np.min(lows, axis=0), np.max(highs, axis=0))
 
 
 def table(rng: np.random.Generator) -> Piece:

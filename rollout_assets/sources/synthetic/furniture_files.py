@@ -19,8 +19,8 @@ from rollout_assets.geometry.poses import Float64
 from rollout_assets.geometry.voxels import voxel_keys
 from rollout_assets.sources.meshes import MESH_ENDINGS, clean_faces, load_mesh
 from rollout_assets.sources.synthetic.furnish import Maker
-from rollout_assets.sources.synthetic.furniture import CLASS_IDS, CLASS_NAMES, KINDS, Piece
-from rollout_assets.sources.synthetic.solids import Patch
+from rollout_assets.sources.synthetic.furniture import CLASS_IDS, CLASS_NAMES, KINDS, Piece, make_piece
+from rollout_assets.sources.synthetic.solids import Bounds, Patch
 
 FIRST_OWN_CLASS = 100
 """Semantic ids of classes that only the user's files have start here."""
@@ -62,6 +62,10 @@ class FixedPart:
     def build(self, cell_m: float) -> Patch:
         """The triangles."""
         return self.patch
+
+    def bounds(self) -> Bounds:
+        """Lowest and highest corner."""
+        return self.patch.vertices.min(axis=0), self.patch.vertices.max(axis=0)
 
 
 @dataclass(frozen=True)
@@ -135,8 +139,7 @@ def _piece(class_name: str, patch: Patch) -> Piece:
     points = patch.vertices * scale
     low, high = points.min(axis=0), points.max(axis=0)
     points = points - [(low[0] + high[0]) / 2, (low[1] + high[1]) / 2, low[2]]
-    fixed = FixedPart(Patch(points, patch.faces))
-    return Piece(class_name, (fixed,), points.min(axis=0), points.max(axis=0))
+    return make_piece(class_name, [FixedPart(Patch(points, patch.faces))])
 
 
 def _simplified(patch: Patch, max_faces: int) -> Patch:

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -18,8 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 from rollout_assets.geometry.poses import Float64, normalise
 
 Triangles = NDArray[np.int64]
+Bounds = tuple[Float64, Float64]
 
-_LEAF_STATIONS = 5
+_FINE_LEAF_M = 0.07
+"""Below this cell size a leaf is bent in four places, above in two."""
+
 _FLAT_CORNERS = np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
 
 
@@ -39,6 +43,9 @@ class Part(Protocol):
 
     def build(self, cell_m: float) -> Patch:
         """The triangles."""
+
+    def bounds(self) -> Bounds:
+        """Lowest and highest corner, (3,) each, of a box around it at any cell size."""
 
 
 def combine(patches: Sequence[Patch]) -> Patch:
@@ -82,6 +89,10 @@ class Slab:
                 sides.append(_grid(origin, *pair))
         patch = combine(sides)
         return Patch(self._rounded(patch.vertices, half) + np.asarray(self.centre), patch.faces)
+
+    def bounds(self) -> Bounds:
+        """Lowest and highest corner."""
+        return np.subtract(self.centre, np.divide(self.size, 2)), np.add(self.centre, np.divide(self.size, 2))
 
     def _counts(self, cell_m: float) -> tuple[int, int, int]:
         least = 4 if self.radius > 0 else 1
@@ -127,6 +138,12 @@ class Tube:
             patches.append(_disc(np.asarray(centre), reach * circle, rings, flip))
         return combine(patches)
 
+    def bounds(self) -> Bounds:
+        """Lowest and highest corner."""
+        flat = np.sqrt(np.maximum(1.0 - normalise(np.subtract(self.end, self.start)) ** 2, 0.0))
+        low = np.minimum(self.start - self.start_radius * flat, self.end - self.end_radius * flat)
+        return low, np.maximum(self.start + self.start_radius * flat, self.end + self.end_radius * flat)
+
     def _counts(self, cell_m: float) -> tuple[int, int, int]:
         widest = max(self.start_radius, self.end_radius)
         length = float(np.linalg.norm(np.subtract(self.end, self.start)))
@@ -164,6 +181,10 @@ class Ball:
             np.concatenate([_strip(down - 2, around), bottom, top]),
         )
 
+    def bounds(self) -> Bounds:
+        """Lowest and highest corner."""
+        return np.subtract(self.centre, self.radii), np.add(self.centre, self.radii)
+
     def _counts(self, cell_m: float) -> tuple[int, int]:
         reach = max(self.radii)
         return segments(2.0 * math.pi * reach, cell_m, 8), segments(math.pi * reach, cell_m, 4)
@@ -171,7 +192,7 @@ class Ball:
 
 @dataclass(frozen=True)
 class Leaves:
-    """Many small folded leaves, the same at any cell size. base, direction: (n, 3); length, width: (n,)."""
+    """Many small folded leaves. base, direction: (n, 3); length, width: (n,)."""
 
     base: Float64
     direction: Float64
@@ -181,11 +202,11 @@ class Leaves:
 
     def face_count(self, cell_m: float) -> int:
         """Triangles that ``build`` makes."""
-        return len(self.base) * 4 * (_LEAF_STATIONS - 1)
+        return len(self.base) * 4 * (self._stations(cell_m) - 1)
 
     def build(self, cell_m: float) -> Patch:
         """Each leaf bends down along its length and is folded a little along its middle."""
-        n, stations = len(self.base), _LEAF_STATIONS
+        n, stations = len(self.base), self._stations(cell_m)
         along = np.linspace(0.0, 1.0, stations)[None, :, None]
         reach = self.length[:, None, None]
         forward = normalise(self.direction)[:, None, :]
@@ -202,6 +223,14 @@ class Leaves:
         one = np.concatenate([quads[:, [0, 1, 2]], quads[:, [0, 2, 3]]])
         faces = one[None] + (np.arange(n) * stations * 3)[:, None, None]
         return Patch(vertices, faces.reshape(-1, 3))
+
+    def bounds(self) -> Bounds:
+        """Lowest and highest corner."""
+        points = self.build(0.0).vertices
+        return points.min(axis=0), points.max(axis=0)
+
+    def _stations(self, cell_m: float) -> int:
+        return 5 if cell_m <= _FINE_LEAF_M else 3
 
 
 @dataclass(frozen=True)
@@ -231,6 +260,11 @@ class Sheet:
         faces = np.concatenate([corners[:, [0, 1, 2]], corners[:, [0, 2, 3]]])
         return Patch(points.reshape(-1, 3), faces)
 
+    def bounds(self) -> Bounds:
+        """Lowest and highest corner."""
+        corners = np.array([self.origin, np.add(self.origin, self.u), np.add(self.origin, self.v)])
+        return corners.min(axis=0), corners.max(axis=0)
+
     def _lines(self, cell_m: float) -> tuple[Float64, Float64]:
         u_length, v_length = float(np.linalg.norm(self.u)), float(np.linalg.norm(self.v))
         u_cuts = [edge for hole in self.holes for edge in hole[:2]]
@@ -253,11 +287,16 @@ def _divided(length: float, cuts: Sequence[float], cell_m: float) -> Float64:
 
 def _grid(origin: ArrayLike, u: ArrayLike, v: ArrayLike, across: int, up: int) -> Patch:
     """A flat grid of ``across`` x ``up`` cells, seen from the side of u x v."""
-    i, j = np.meshgrid(np.arange(across + 1) / across, np.arange(up + 1) / up, indexing="ij")
-    points = np.asarray(origin) + i[..., None] * np.asarray(u) + j[..., None] * np.asarray(v)
+    i, j = np.arange(across + 1)[:, None, None] / across, np.arange(up + 1)[None, :, None] / up
+    points = np.asarray(origin) + i * np.asarray(u) + j * np.asarray(v)
+    return Patch(points.reshape(-1, 3), _grid_faces(across, up))
+
+
+@lru_cache(maxsize=4096)
+def _grid_faces(across: int, up: int) -> Triangles:
     index = np.arange((across + 1) * (up + 1)).reshape(across + 1, up + 1)
     a, b, c, d = index[:-1, :-1].ravel(), index[1:, :-1].ravel(), index[1:, 1:].ravel(), index[:-1, 1:].ravel()
-    return Patch(points.reshape(-1, 3), np.concatenate([np.stack([a, b, c], 1), np.stack([a, c, d], 1)]))
+    return np.concatenate([np.stack([a, b, c], 1), np.stack([a, c, d], 1)])
 
 
 def _strip(along: int, around: int) -> Triangles:

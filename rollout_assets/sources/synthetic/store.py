@@ -66,33 +66,20 @@ def build_synthetic_store(
     started = time.monotonic()
     store_dir = Path(store_dir).absolute()
     furniture_digest = load_furniture(config.furniture_dir, config.faces).digest
-    if not overwrite:
-        _refuse_existing(store_dir)
+    _refuse_existing(store_dir, overwrite)
     building = store_dir.with_name(f".building-{store_dir.name}")
     if building.exists():
         if is_held(building):
             raise SourceError(f"{store_dir}: is being built by another process; wait for it or choose another place")
         remove_path(building)
     building.mkdir(parents=True)
-    with exclusive(building, "a build"):
-        for folder in (layout.SHARDS_DIR, layout.SPLITS_DIR, layout.MESHES_DIR):
-            (building / folder).mkdir()
-        per_scene = config.snippets_per_scene
-        tasks = [
-            ShardTask(config, building, layout.shard_name(scene), scene * per_scene, scene, 0, per_scene)
-            for scene in range(config.scenes)
-        ]
-        results = _run(tasks, config.effective_workers, "build", progress)
-        rows = tuple(row for result in results for row in result.rows)
-        manifest = _manifest(config, furniture_digest, [result.spec for result in results], rows)
-        _publish_metadata(building, manifest, rows)
-        if overwrite:
-            _set_aside(store_dir)
-        else:
-            _refuse_existing(store_dir)
-            if store_dir.exists():
-                store_dir.rmdir()
-        publish_path(building, store_dir)
+    try:
+        with exclusive(building, "a build"):
+            manifest, results = _fill(building, config, furniture_digest, progress)
+            _put_in_place(building, store_dir, overwrite)
+    except BaseException:
+        remove_path(building)
+        raise
     return _summary(store_dir, manifest, results, started, config.scenes)
 
 
@@ -128,6 +115,24 @@ def append_synthetic_snippets(
         grown = _manifest(config, manifest.source.get("furniture_digest"), specs, rows)
         _publish_metadata(store_dir, grown, rows)
     return _summary(store_dir, grown, results, started, new_scenes)
+
+
+def _fill(
+    folder: Path, config: SyntheticConfig, furniture_digest: str | None, progress: ProgressSink
+) -> tuple[layout.Manifest, list[ShardResult]]:
+    """Write a whole store into an empty directory."""
+    for name in (layout.SHARDS_DIR, layout.SPLITS_DIR, layout.MESHES_DIR):
+        (folder / name).mkdir()
+    count = config.snippets_per_scene
+    tasks = [
+        ShardTask(config, folder, layout.shard_name(scene), scene * count, scene, 0, count)
+        for scene in range(config.scenes)
+    ]
+    results = _run(tasks, config.effective_workers, "build", progress)
+    rows = tuple(row for result in results for row in result.rows)
+    manifest = _manifest(config, furniture_digest, [result.spec for result in results], rows)
+    _publish_metadata(folder, manifest, rows)
+    return manifest, results
 
 
 def _run(tasks: list[ShardTask], workers: int, name: str, progress: ProgressSink) -> list[ShardResult]:
@@ -300,22 +305,27 @@ def _known_scene(scene_id: str, config: SyntheticConfig, present: dict[int, int]
     raise SourceError(f"no scene {scene_id} in the store; it has {len(present)} scenes")
 
 
-def _refuse_existing(store_dir: Path) -> None:
-    if store_dir.exists() and not (store_dir.is_dir() and not any(store_dir.iterdir())):
-        raise SourceError(f"{store_dir}: already exists and is not empty; choose another place or overwrite it")
-
-
-def _set_aside(store_dir: Path) -> None:
-    """Make room for the new store; the old one is removed only after it is out of the way."""
-    if not store_dir.exists():
+def _refuse_existing(store_dir: Path, overwrite: bool) -> None:
+    """Only an empty place may be built on, or, when asked to, another store."""
+    if not store_dir.exists() or (store_dir.is_dir() and not any(store_dir.iterdir())):
         return
-    if not store_dir.is_dir() or (any(store_dir.iterdir()) and not (store_dir / layout.MANIFEST_FILE).is_file()):
+    if not overwrite:
+        raise SourceError(f"{store_dir}: already exists and is not empty; choose another place or overwrite it")
+    if not (store_dir / layout.MANIFEST_FILE).is_file():
         raise SourceError(f"{store_dir}: is not a source store; refusing to overwrite it")
+
+
+def _put_in_place(building: Path, store_dir: Path, overwrite: bool) -> None:
+    """Rename the finished store to its place; an old one steps aside first and is removed afterwards."""
+    _refuse_existing(store_dir, overwrite)
     old = store_dir.with_name(f".replaced-{store_dir.name}")
     if old.exists():
         remove_path(old)
-    store_dir.rename(old)
-    remove_path(old)
+    if store_dir.exists():
+        store_dir.rename(old)
+    publish_path(building, store_dir)
+    if old.exists():
+        remove_path(old)
 
 
 def _summary(
