@@ -9,6 +9,7 @@ import typer
 
 from rollout_assets.commands import config, source
 from rollout_assets.commands.demo import demo
+from rollout_assets.commands.rollout import rollout
 from rollout_assets.commands.terminal import err
 from rollout_assets.errors import RolloutAssetsError
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(source.app, name="source")
 app.add_typer(config.app, name="config")
+app.command()(rollout)
 app.command()(demo)
 
 

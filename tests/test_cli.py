@@ -115,3 +115,24 @@ def test_build_append_and_refusal_of_an_existing_destination(tmp_path):
     again = run("source", "build", store, *options)
     assert again.returncode == 2 and "homes" in again.stderr
     assert json.loads(run("source", "append", store, "--json").stdout)["num_samples"] == 2
+
+
+def test_rollout_shows_steps_and_writes_a_page(small_store, tmp_path):
+    campaign = tmp_path / "campaign.toml"
+    campaign.write_text(f"name = 'test'\n[source]\nstore_dir = '{small_store}'\n")
+    page = tmp_path / "rollout.html"
+    shown = run("rollout", "0", "-c", str(campaign), "--recipe", "oracle_greedy", "--plot", str(page))
+    assert shown.returncode == 0, shown.stderr
+    assert "oracle_greedy-000000" in shown.stdout and "fixed_horizon" in shown.stdout
+    assert b"plotly" in page.read_bytes()[:5_000_000].lower()
+    steps = json.loads(run("rollout", "0", "-c", str(campaign), "--recipe", "oracle_greedy", "--json").stdout)
+    assert [step["step"] for step in steps] == [0, 1]
+    assert all(step["root_gain"] == step["best_root_gain"] for step in steps)
+    for arguments, message in (
+        (["rollout", "99", "-c", str(campaign)], "no sample 99"),
+        (["rollout", "0", "-c", str(campaign), "--target", "7"], "target must be 0 to"),
+        (["rollout", "0", "-c", str(campaign), "--recipe", "best"], "has no recipe 'best'; it has random_valid"),
+        (["rollout", "0", "-c", str(campaign), "--plot", "a.png"], "needs FILE.html, got a.png"),
+    ):
+        refused = run(*arguments)
+        assert refused.returncode == 2 and message in refused.stderr

@@ -107,6 +107,15 @@ class RolloutGenerator:
         """A row with its targets, before any rollout."""
         return prepare_sample(self.store.sample(row), self.config, self.scorer, self.scenes, self._target_source)
 
+    def records_of(self, prepared: PreparedSample) -> Iterator[RolloutZarrRecord]:
+        """Records of a prepared row's targets and all recipes."""
+        evaluator = StateEvaluator(self.config, self.scorer)
+        chains = self._expand(prepared.roots, evaluator)
+        depths = self._depths(prepared.roots, chains, evaluator)
+        self._count_stages(evaluator)
+        for target in prepared.targets:
+            yield from self._target_records(prepared, target, chains, depths)
+
     def _row_records(self, row: IndexRow) -> Iterator[RolloutZarrRecord]:
         prepared = self.prepare(row)
         self.stats.boxes_ineligible.update(
@@ -115,12 +124,7 @@ class RolloutGenerator:
         if prepared.skip_reason is not None:
             self._skip(row, prepared.skip_reason, prepared.skip_reason)
             return
-        evaluator = StateEvaluator(self.config, self.scorer)
-        chains = self._expand(prepared.roots, evaluator)
-        depths = self._depths(prepared.roots, chains, evaluator)
-        self._count_stages(evaluator)
-        for target in prepared.targets:
-            yield from self._target_records(prepared, target, chains, depths)
+        yield from self.records_of(prepared)
 
     def _expand(
         self, roots: Sequence[TargetedRoot], evaluator: StateEvaluator

@@ -1,0 +1,151 @@
+"""One rollout in 3-D: the scene around the target, what was known, the views offered at each step, the path taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from rollout_assets.errors import ConfigError
+from rollout_assets.geometry.boxes import OrientedBoxes
+from rollout_assets.geometry.poses import Float32, Float64, rotation, translation
+from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutChain, RolloutStep, RolloutZarrRecord
+
+REACH_M = 3.5
+"""How far around the target and the path the scene is shown."""
+
+HEAD_ROOM_M = 0.3
+"""The scene is cut this far above the highest view, so that no ceiling hides it."""
+
+FRUSTUM_M = 0.12
+BOX_EDGES = ((0, 1), (2, 3), (4, 5), (6, 7), (0, 2), (1, 3), (4, 6), (5, 7), (0, 4), (1, 5), (2, 6), (3, 7))
+
+
+def plot_rollout(
+    record: RolloutZarrRecord,
+    chain: RolloutChain,
+    vertices: Float32,
+    faces: NDArray[np.int32],
+    points_world: Float32,
+    path: Path,
+) -> None:
+    """Write a self-contained page. vertices (n, 3), faces (m, 3): the scene; points_world (p, 3): what was known."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"a 3-D picture is a page: --plot needs FILE.html, got {path.name}")
+    centres = translation(_walked(record, chain))
+    target = _target_box(record)
+    focus = np.concatenate([centres, target.centers_world])
+    figure = go.Figure()
+    figure.add_trace(_scene(vertices, faces, focus, float(centres[:, 2].max()) + HEAD_ROOM_M))
+    figure.add_trace(_known_points(points_world, focus))
+    figure.add_trace(_box(target, record.lineage.target_class_name or "target"))
+    for index, step in enumerate(chain.steps):
+        figure.add_traces([_offered(step, index), _refused(step, index)])
+    figure.add_trace(_path(centres))
+    figure.update_layout(
+        title=f"{record.rollout_id(chain)}: {record.lineage.target_id}",
+        scene={"aspectmode": "data", "xaxis_title": "x (m)", "yaxis_title": "y (m)", "zaxis_title": "z (m)"},
+        margin={"l": 0, "r": 0, "t": 50, "b": 0},
+        legend={"itemsizing": "constant", "x": 0.01, "y": 0.99, "bgcolor": "rgba(255,255,255,0.7)"},
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.write_html(path, include_plotlyjs=True, full_html=True)
+
+
+def _walked(record: RolloutZarrRecord, chain: RolloutChain) -> Float32:
+    """(s + 1, 12) poses from the root on."""
+    taken = [
+        step.shell.pose_world_camera[step.selection.selected_shell_index]
+        for step in chain.steps
+        if step.selection.selected_shell_index != NOT_SELECTED
+    ]
+    return np.stack([record.root.pose_world_camera, *taken])
+
+
+def _target_box(record: RolloutZarrRecord) -> OrientedBoxes:
+    pose = np.array([record.lineage.target_pose_world_object], np.float32)
+    return OrientedBoxes(pose, np.array([record.lineage.target_extents], np.float32))
+
+
+def _scene(vertices: Float32, faces: NDArray[np.int32], focus: Float64, ceiling_m: float) -> go.Mesh3d:
+    middles = vertices[faces].mean(axis=1)
+    gap = np.min([np.linalg.norm(middles - place, axis=1) for place in focus], axis=0)
+    shown = faces[(gap < REACH_M) & (middles[:, 2] < ceiling_m)]
+    used, local = np.unique(shown, return_inverse=True)
+    x, y, z = vertices[used].T
+    i, j, k = local.reshape(-1, 3).T
+    return go.Mesh3d(x=x, y=y, z=z, i=i, j=j, k=k, color="lightgray", flatshading=True, name="mesh", showlegend=True)
+
+
+def _known_points(points_world: Float32, focus: Float64) -> go.Scatter3d:
+    gap = np.min([np.linalg.norm(points_world - place, axis=1) for place in focus], axis=0)
+    x, y, z = points_world[gap < REACH_M].T
+    marker = {"size": 1.5, "color": "slateblue"}
+    return go.Scatter3d(x=x, y=y, z=z, mode="markers", marker=marker, name="semi-dense points", hoverinfo="skip")
+
+
+def _box(box: OrientedBoxes, name: str) -> go.Scatter3d:
+    corners = box.corners_world()[0]
+    x, y, z = _segments(np.array([[corners[a], corners[b]] for a, b in BOX_EDGES]))
+    return go.Scatter3d(x=x, y=y, z=z, mode="lines", line={"color": "green", "width": 5}, name=f"target: {name}")
+
+
+def _offered(step: RolloutStep, index: int) -> go.Scatter3d:
+    """Frusta of the views that can be taken, coloured by their root gain."""
+    rows = np.flatnonzero(step.oracle_label_mask)
+    frusta = _frusta(step.shell.pose_world_camera[rows])
+    x, y, z = _segments(frusta.reshape(-1, 2, 3))
+    gains = np.repeat(step.labels.target_root_gain[rows], frusta.shape[1] * 3)
+    bar = {"title": "root gain", "x": 1.0 + 0.06 * index}
+    line = {"color": gains, "colorscale": "Viridis", "width": 4, "showscale": index == 0, "colorbar": bar}
+    text = [f"view {row}: root gain {step.labels.target_root_gain[row]:.4f}" for row in rows]
+    return go.Scatter3d(
+        x=x,
+        y=y,
+        z=z,
+        mode="lines",
+        line=line,
+        name=f"step {index}: {len(rows)} valid views",
+        visible=True if index == 0 else "legendonly",
+        hovertext=np.repeat(text, frusta.shape[1] * 3) if len(rows) else None,
+        hoverinfo="text",
+    )
+
+
+def _refused(step: RolloutStep, index: int) -> go.Scatter3d:
+    rows = np.flatnonzero(~step.shell.actor_action_mask & np.isfinite(step.shell.pose_world_camera).all(axis=1))
+    x, y, z = _segments(_frusta(step.shell.pose_world_camera[rows]).reshape(-1, 2, 3))
+    line = {"color": "rgba(200,60,60,0.35)", "width": 2}
+    name = f"step {index}: {len(rows)} refused views"
+    return go.Scatter3d(x=x, y=y, z=z, mode="lines", line=line, name=name, visible="legendonly", hoverinfo="skip")
+
+
+def _path(centres: Float64) -> go.Scatter3d:
+    x, y, z = centres.T
+    text = ["root", *(f"step {index}" for index in range(len(centres) - 1))]
+    line, marker = {"color": "crimson", "width": 8}, {"size": 5, "color": "crimson"}
+    return go.Scatter3d(
+        x=x, y=y, z=z, mode="lines+markers+text", text=text, line=line, marker=marker, name="path taken"
+    )
+
+
+def _frusta(poses: Float32) -> Float64:
+    """(n, 12) -> (n, 8, 2, 3): four edges from the centre, four around the image."""
+    half = FRUSTUM_M * 0.6
+    rim = np.array(
+        [[half, half, FRUSTUM_M], [half, -half, FRUSTUM_M], [-half, -half, FRUSTUM_M], [-half, half, FRUSTUM_M]]
+    )
+    centre = translation(poses)[:, None]
+    corners = np.einsum("nij,kj->nki", rotation(poses), rim) + centre
+    spokes = np.stack([np.broadcast_to(centre, corners.shape), corners], axis=2)
+    sides = np.stack([corners, np.roll(corners, -1, axis=1)], axis=2)
+    return np.concatenate([spokes, sides], axis=1)
+
+
+def _segments(ends: Float64) -> tuple[Float64, Float64, Float64]:
+    """(n, 2, 3) -> x, y, z with a gap after every segment."""
+    gaps = np.full((len(ends), 1, 3), np.nan)
+    x, y, z = np.concatenate([ends, gaps], axis=1).reshape(-1, 3).T
+    return x, y, z
