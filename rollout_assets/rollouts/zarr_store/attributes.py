@@ -70,7 +70,9 @@ class RolloutZarrStoreConfig(ConfigSection):
     def from_campaign(cls, campaign: CampaignConfig) -> RolloutZarrStoreConfig:
         """The store that a campaign asks for."""
         if campaign.store.keep_target_eval_crops:
-            raise ConfigError("store.keep_target_eval_crops = true: rollout records carry no crop points; set it to false")
+            raise ConfigError(
+                "store.keep_target_eval_crops = true: rollout records carry no crop points; set it to false"
+            )
         return cls(
             discount_gamma=campaign.store.discount_gamma,
             target_protocol_version=campaign.targets.protocol,

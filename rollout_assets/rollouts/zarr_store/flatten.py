@@ -213,7 +213,6 @@ SELECTION_COLUMNS = {
 """Candidate column -> the ``CandidateSelection`` field it is."""
 
 
-
 RNG_HASH = "selection_rng_state_hash_id"
 """The one lineage column whose value differs between the chains of a record."""
 
@@ -249,7 +248,7 @@ def _rollout_columns(records: Sequence[EncodedRecord]) -> Columns:
 
     plain = [encoded.record for encoded in records]
     roots = [record.root for record in plain]
-    columns = {
+    columns: dict[str, list[Any]] = {
         "source_row_id": [encoded.owner.source_row_id for encoded in records],
         "root_pose_world": [root.pose_world_camera for root in roots],
         "root_time_ns": [root.time_ns for root in roots],

@@ -1,8 +1,8 @@
 """Which chunks a store holds, counted file by file and shard by shard, without decoding any.
 
 Zarr reads a missing chunk as its fill value without a word, also inside a shard, so presence is checked here. Each
-chunk ends with the CRC-32C of its bytes; the digest over all of an array's stored checksums, kept in the manifest, tells
-a rewritten, swapped or foreign chunk from the one that was written, at the price of reading four bytes.
+chunk ends with the CRC-32C of its bytes. The digest over all of an array's stored checksums, kept in the manifest,
+tells a rewritten, swapped or foreign chunk from the one that was written, at the price of reading four bytes.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def _spans(files: StoreFiles, key: str, size: int, layout: RowLayout, chunks: in
     expected = 0
     for chunk, (offset, length) in enumerate(spans):
         if offset != expected or length <= CRC_BYTES:
-            raise ValueError(f"chunk {chunk} must start at byte {expected} of the shard, got {offset} (length {length})")
+            raise ValueError(
+                f"chunk {chunk} must start at byte {expected} of the shard, got {offset} (length {length})"
+            )
         expected = offset + length
     if expected + tail != size:
         raise ValueError(f"has {size} bytes, expected {expected + tail} from the shard's index")

@@ -47,7 +47,7 @@ def q_train_mask(actor_action_mask: Mask, oracle_labels: Mask, target_trainable:
 
 
 def running_sums(values: Float64, taken: Mask, step_index: NDArray[Any]) -> Float32:
-    """values: (s, m) selected labels of steps in chain order; taken: (s,); step_index: (s,), 0 starts a chain -> (s, m).
+    """values: (s, m) selected labels in chain order; taken: (s,); step_index: (s,), 0 starts a chain -> (s, m).
 
     Sums run in float64 and are rounded once. A NaN label makes the rest of its chain NaN; a step that took nothing adds
     nothing; a chain that has taken nothing yet has no sum (NaN).

@@ -30,7 +30,7 @@ from rollout_assets.rollouts.zarr_store.schema import (
 )
 
 if TYPE_CHECKING:
-    from rollout_assets.rollouts.zarr_store.writer import RolloutZarrStoreWriter
+    from rollout_assets.rollouts.zarr_store.stream import RolloutZarrStoreWriter
 
 Columns = dict[str, NDArray[Any]]
 
@@ -73,9 +73,7 @@ def _owners(
     return source_ids, np.array(targets, np.int64)
 
 
-def _blocks(
-    reader: RolloutZarrStoreReader, table: Table, block_rows: int, rasters: bool = False
-) -> Iterator[Columns]:
+def _blocks(reader: RolloutZarrStoreReader, table: Table, block_rows: int, rasters: bool = False) -> Iterator[Columns]:
     names = table.rasters if rasters else [name for name in table.names if name not in table.rasters]
     rows = len(reader.row_array(table.path(next(iter(names)))))
     for start in range(0, rows, block_rows):
@@ -89,9 +87,7 @@ def _rebased(
     owners: dict[str, NDArray[np.int64]],
     ids: dict[str, NDArray[np.int32]],
 ) -> Columns:
-    return {
-        name: _rebased_column(table, name, values, shifts, owners, ids) for name, values in columns.items()
-    }
+    return {name: _rebased_column(table, name, values, shifts, owners, ids) for name, values in columns.items()}
 
 
 def _rebased_column(

@@ -55,7 +55,7 @@ class RolloutZarrStoreReader:
 
     def __init__(self, store_dir: StoreLocation) -> None:
         self.location = str(store_dir)
-        self.files, backend = _open_files(store_dir)
+        self.files, backend = open_files(store_dir)
         try:
             self.root = zarr.open_group(backend, mode="r", zarr_format=3)
         except Exception as error:  # zarr raises many kinds for a root that is missing or broken
@@ -197,7 +197,8 @@ def _table(name: str) -> Table:
     return TABLES[name]
 
 
-def _open_files(location: StoreLocation) -> tuple[StoreFiles, Any]:
+def open_files(location: StoreLocation) -> tuple[StoreFiles, Any]:
+    """The files at a location, and the Zarr storage backend for them; nothing there is a ``StoreError``."""
     if isinstance(location, Store):
         return BackendFiles(location), location
     if "://" in str(location):
@@ -207,5 +208,3 @@ def _open_files(location: StoreLocation) -> tuple[StoreFiles, Any]:
     if not folder.is_dir():
         raise StoreError(f"{folder}: no rollout store there")
     return LocalFiles(folder), LocalStore(folder, read_only=True)
-
-

@@ -225,4 +225,3 @@ def _codec_name(codec: Any) -> CodecName | None:
     if isinstance(codec, BloscCodec):
         return "view" if codec.cname.value == "lz4" else "raster"
     return None
-

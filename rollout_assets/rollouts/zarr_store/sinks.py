@@ -47,7 +47,7 @@ class ColumnSink:
 
     def write(self, rows: NDArray[Any]) -> None:
         """Write up to one file of rows; a file that is not full must be the last."""
-        self._digest.update(rows.reshape(-1).view(np.uint8))
+        self._digest.update(rows.reshape(-1).view(np.uint8).data)
         self._rows += len(rows)
         layout = self._layout = self._layout or self._layout_for(len(rows))
         file = self._folder / layout.file_key(self._files)

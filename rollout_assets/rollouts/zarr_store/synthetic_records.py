@@ -40,6 +40,8 @@ _REASONS = (
     InvalidReason.SAMPLER_RULE_REJECTED,
 )
 
+_SCENE_ERROR = np.float32(2.0)
+
 
 @dataclass(frozen=True)
 class SyntheticRecords:
@@ -172,8 +174,8 @@ class _Shells:
     pose: Float32
     error: np.float32
     root_error: np.float32 | None = None
-    scene_root_error: np.float32 = np.float32(2.0)
-    scene_error: np.float32 = np.float32(2.0)
+    scene_root_error: np.float32 = _SCENE_ERROR
+    scene_error: np.float32 = _SCENE_ERROR
 
     def after(self, rng: np.random.Generator, step: RolloutStep) -> _Shells:
         """The state after a step's selected view."""
@@ -234,9 +236,7 @@ class _Shells:
             actor_action_mask=valid,
             invalid_reason_bitset=bitset,
             primary_invalid_reason=np.where(valid, np.uint16(0), np.minimum(reason, second)),
-            diagnostics=CandidateDiagnostics(
-                path_collision_mask=collides, **dict(zip(names, measured, strict=True))
-            ),
+            diagnostics=CandidateDiagnostics(path_collision_mask=collides, **dict(zip(names, measured, strict=True))),
         )
 
     def _labels(self, rng: np.random.Generator, valid: NDArray[np.bool_]) -> StepLabels:

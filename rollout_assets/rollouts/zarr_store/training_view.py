@@ -47,7 +47,7 @@ ROLLOUT_COLUMNS = ("rollout_row_id", "source_row_id", "target_row_id")
 
 @dataclass(frozen=True, eq=False)
 class StateIndex:
-    """Where each state's candidates lie, who owns it, and which state follows: whole-store columns, one entry a step."""
+    """Where each state's candidates lie, who owns it, and which state follows: one entry per step of the store."""
 
     step_row_id: NDArray[np.int64]
     source_row_id: NDArray[np.int64]
@@ -188,9 +188,7 @@ def naive_view(steps: Columns, candidates: Columns, rollouts: Columns, discount_
     return view
 
 
-def _dense(
-    name: str, values: NDArray[Any], states: int, width: int, cell: NDArray[np.int64] | None
-) -> NDArray[Any]:
+def _dense(name: str, values: NDArray[Any], states: int, width: int, cell: NDArray[np.int64] | None) -> NDArray[Any]:
     if cell is None:
         return np.array(values).reshape(states, width)
     column = Q_H[name]

@@ -1,0 +1,370 @@
+"""Documents, attributes, manifest, chunks: is this a store of the schema, and is every byte of it accounted for?"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from rollout_assets.errors import StoreDamaged
+from rollout_assets.rollouts.manifest import ROLLOUT_MANIFEST_FILENAME, ROLLOUT_MANIFEST_VERSION, manifest_json_bytes
+from rollout_assets.rollouts.zarr_store.arrays import decoding_threads
+from rollout_assets.rollouts.zarr_store.attributes import (
+    RolloutZarrStoreConfig,
+    SmallTables,
+    StoreCounts,
+    config_hashes,
+    group_attributes,
+    root_attributes,
+    source_coverage,
+)
+from rollout_assets.rollouts.zarr_store.checks.findings import Findings, bad_rows, problem
+from rollout_assets.rollouts.zarr_store.checks.subject import Subject, known_arrays
+from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, document_bytes, group_document
+from rollout_assets.rollouts.zarr_store.inventory import take_inventory
+from rollout_assets.rollouts.zarr_store.schema import (
+    CANDIDATE_DIAGNOSTICS,
+    CANDIDATES,
+    DICTIONARIES,
+    GROUPS,
+    LINEAGE,
+    PROTOCOL_PATH,
+    Q_H,
+    REASON_BITS_PATH,
+    REASON_NAMES_PATH,
+    REASONS_BY_BIT,
+    RETENTION_PATH,
+    ROLE_NAMES_PATH,
+    ROLLOUT_ZARR_SCHEMA_ID,
+    ROLLOUT_ZARR_SCHEMA_VERSION,
+    ROLLOUTS,
+    SELECTED_DEPTH,
+    SOURCE_ROLES,
+    SOURCES,
+    STEPS,
+    TARGET_EVAL_CROPS,
+    TARGETS,
+    TEXT_PATHS,
+    array_paths,
+)
+
+SIDECAR = re.compile(r"_[^/]*\.json")
+"""Files beside the root that belong to shards and their markers, not to the store."""
+
+_HASH_BLOCK_BYTES = 1 << 26
+
+
+def schema_version(store: Subject) -> Findings:
+    """The root names the schema this package knows."""
+    for name, expected in (("schema_id", ROLLOUT_ZARR_SCHEMA_ID), ("schema_version", ROLLOUT_ZARR_SCHEMA_VERSION)):
+        if store.attributes.get(name) != expected:
+            yield problem(f"attribute {name}", f"must be {expected!r}", repr(store.attributes.get(name)))
+
+
+def documents_agree(store: Subject) -> Findings:
+    """Every node has its document; the root's copy of it is the same; all are written the canonical way."""
+    if store.files.read(ZARR_JSON) != document_bytes(store.root_document):
+        yield problem(ZARR_JSON, "the root's document is not written the canonical way")
+    shape = {"attributes", "zarr_format", "node_type", "consolidated_metadata"}
+    section = store.root_document.get("consolidated_metadata")
+    root_is_plain = (
+        set(store.root_document) == shape
+        and store.root_document["zarr_format"] == 3
+        and store.root_document["node_type"] == "group"
+        and isinstance(section, dict)
+        and {key: value for key, value in section.items() if key != "metadata"}
+        == {"kind": "inline", "must_understand": False}
+    )
+    if not root_is_plain:
+        yield problem(ZARR_JSON, "the root must be a Zarr v3 group with inline consolidated metadata")
+    copies = store.consolidated
+    expected = (*GROUPS, *array_paths())
+    for path in expected:
+        if f"{path}/{ZARR_JSON}" not in store.sizes:
+            yield problem(path, f"is missing: the store has no {path}/{ZARR_JSON}")
+            continue
+        if path not in copies:
+            yield problem(path, "is missing in the root's consolidated metadata")
+        try:
+            document = store.document(path)
+        except StoreDamaged as error:
+            yield problem(error.where, error.problem)
+            continue
+        if path in copies and copies[path] != document:
+            yield problem(path, f"{ZARR_JSON} differs from the root's copy of it")
+        elif store.files.read(f"{path}/{ZARR_JSON}") != document_bytes(document):
+            yield problem(path, f"{ZARR_JSON} is not written the canonical way")
+        if document.get("node_type") != ("group" if path in GROUPS else "array"):
+            yield problem(path, "is not the kind of node the schema says", repr(document.get("node_type")))
+    for path in sorted(set(copies) - set(expected)):
+        yield problem(path, "is in the root's consolidated metadata, but not in the schema")
+
+
+def arrays_as_schema(store: Subject) -> Findings:
+    """Each array has the dtype, row shape and number of rows that schema and attributes say."""
+    attributes = store.attributes
+    dims = {
+        "H": attributes.get("selected_depth_height_px"),
+        "W": attributes.get("selected_depth_width_px"),
+        "P": attributes.get("target_eval_crops_max_points"),
+        "A": attributes.get("q_h_max_candidates"),
+    }
+    for table, name in known_arrays():
+        path, column = table.path(name), table[name]
+        try:
+            array = store.array(path)
+            rows = store.rows(table)
+        except StoreDamaged as error:
+            yield problem(error.where, error.problem)
+            continue
+        row_shape = tuple(dims[part] if isinstance(part, str) else part for part in column.row_shape)
+        if array.dtype != column.numpy_dtype:
+            yield problem(path, f"must be {column.dtype}", str(array.dtype))
+        if array.shape != (rows, *row_shape):
+            yield problem(path, f"must have shape {(rows, *row_shape)}", str(array.shape))
+        if array.layout is None:
+            yield problem(path, "must be chunked by whole rows, with one compressor and crc32c")
+    for path in (*TEXT_PATHS, REASON_BITS_PATH):
+        expected = np.dtype(np.uint16 if path == REASON_BITS_PATH else np.uint8)
+        array = store.array(path)
+        if array.dtype != expected or len(array.shape) != 1 or array.layout is None:
+            yield problem(path, f"must be one row-chunked dimension of {expected} with crc32c", str(array.dtype))
+
+
+def every_file_accounted_for(store: Subject) -> Findings:
+    """Every chunk is there, also inside shards, matches its checksum, and is the one that was written."""
+    expected = {ZARR_JSON, ROLLOUT_MANIFEST_FILENAME, *(f"{path}/{ZARR_JSON}" for path in (*GROUPS, *array_paths()))}
+    written = store.manifest.get("stored_crc32c")
+    written = written if isinstance(written, dict) else {}
+    arrays = []
+    for path in array_paths():
+        try:
+            arrays.append(store.array(path))
+        except StoreDamaged:
+            store.damaged.add(path)
+
+    def look(array: Any) -> Any:
+        return take_inventory(store.files, store.sizes, array.path, array.layout, len(array), verify=True)
+
+    plain = [array for array in arrays if array.layout is not None]
+    for found in decoding_threads().map(look, plain):
+        expected.update(found.files)
+        for text in found.problems:
+            store.damaged.add(found.path)
+            yield problem(found.path, text)
+        if not found.problems and written.get(found.path) != found.stored_crc32c:
+            yield problem(found.path, "its chunks are not the ones that were written (manifest stored_crc32c differs)")
+    for key in sorted(set(store.sizes) - expected):
+        if not SIDECAR.fullmatch(key):
+            yield problem(key, "is a file that belongs to no array of the schema")
+
+
+def attributes_as_derived(store: Subject) -> Findings:
+    """Every attribute of root and groups is what config and tables make it."""
+    attributes = store.attributes
+    try:
+        config = _config(attributes)
+    except (ValidationError, KeyError) as error:
+        detail = error.errors()[0] if isinstance(error, ValidationError) else None
+        where = f"attribute {detail['loc'][0] if detail and detail['loc'] else error}"
+        yield problem(where, "is missing or not usable", detail["input"] if detail else None)
+        return
+    counts = _counts(store)
+    horizons = store.column(ROLLOUTS, "horizon")
+    horizon = int(horizons.max()) if len(horizons) else 1
+    tables = _small_tables(store)
+    derived = root_attributes(config, tables.origin, counts, horizon, str(attributes.get("created_at_utc")))
+    expected = derived | {"manifest_sha256": hashlib.sha256(store.manifest_bytes).hexdigest()}
+    yield from _compare("attribute", attributes, expected)
+    for group in GROUPS:
+        document = store.document(group)
+        wanted = group_document(group_attributes(config, counts, horizon).get(group, {}))
+        yield from _compare(f"{group} attribute", document.get("attributes", {}), wanted["attributes"])
+
+
+def manifest_matches(store: Subject) -> Findings:
+    """The manifest is canonical, named by the root, and says what the tables say."""
+    where = ROLLOUT_MANIFEST_FILENAME
+    manifest = store.manifest
+    try:
+        if manifest_json_bytes(manifest) != store.manifest_bytes:
+            yield problem(where, "is not written the canonical way")
+    except ValueError as error:
+        yield problem(where, f"holds a value that is not JSON: {error}")
+    if hashlib.sha256(store.manifest_bytes).hexdigest() != store.attributes.get("manifest_sha256"):
+        yield problem(where, "its SHA-256 is not the root attribute manifest_sha256")
+    root = {name: value for name, value in store.attributes.items() if name != "manifest_sha256"}
+    tables = _small_tables(store)
+    expected: dict[str, Any] = {
+        "manifest_version": ROLLOUT_MANIFEST_VERSION,
+        "schema_id": ROLLOUT_ZARR_SCHEMA_ID,
+        "schema_version": ROLLOUT_ZARR_SCHEMA_VERSION,
+        "created_at_utc": root.get("created_at_utc"),
+        "root_attrs": root,
+        "counts": vars(_counts(store)),
+        "source_coverage": source_coverage(tables),
+        "config_hashes": config_hashes(tables),
+        "dictionary_sizes": {name: len(values) for name, values in tables.dictionaries.items()},
+    }
+    for name, value in expected.items():
+        found = manifest.get(name)
+        if isinstance(value, dict) and isinstance(found, dict):
+            yield from _compare(f"{where} {name}", found, value)
+        elif found != value:
+            yield problem(f"{where} {name}", f"must be {value!r}", repr(found))
+    for name in ("content_sha256", "stored_crc32c"):
+        digests = manifest.get(name)
+        missing = sorted(set(array_paths()) - set(digests if isinstance(digests, dict) else ()))
+        if missing:
+            yield problem(f"{where} {name}", f"names no digest of {', '.join(missing[:3])}", f"{len(missing)} missing")
+
+
+def texts_as_schema(store: Subject) -> Findings:
+    """Dictionaries hold distinct, non-empty strings; the texts that the schema fixes say what it says."""
+    for name in DICTIONARIES:
+        try:
+            strings = store.strings(name)
+        except StoreDamaged as error:
+            yield problem(error.where, error.problem)
+            continue
+        if len(set(strings)) != len(strings) or "" in strings:
+            yield problem(f"dictionaries/{name}", "must hold distinct, non-empty strings")
+    for path, expected in (
+        (REASON_NAMES_PATH, [name for name, _ in REASONS_BY_BIT]),
+        (ROLE_NAMES_PATH, list(SOURCE_ROLES)),
+        (PROTOCOL_PATH, [store.attributes.get("target_protocol_version")]),
+        (RETENTION_PATH, [store.attributes.get("field_retention_policy")]),
+    ):
+        if store.text(path) != expected:
+            yield problem(path, f"must be {expected!r}", store.text(path))
+    bits = store.read(REASON_BITS_PATH)
+    if bits.tolist() != [bit for _, bit in REASONS_BY_BIT]:
+        yield problem(REASON_BITS_PATH, "must list the bit positions in order", bits)
+
+
+def ids_in_dictionaries(store: Subject) -> Findings:
+    """Every dictionary id of the small tables points into its dictionary, or is -1."""
+    for table, name in known_arrays():
+        column = table[name]
+        if column.dictionary is None or table is CANDIDATES:
+            continue
+        try:
+            ids, size = store.column(table, name), len(store.strings(column.dictionary))
+        except StoreDamaged as error:
+            yield problem(error.where, error.problem)
+            continue
+        wrong = (ids < -1) | (ids >= size)
+        yield from bad_rows(table.path(name), wrong, f"must be -1 or an id of dictionary {column.dictionary}", ids)
+
+
+def content_digests(store: Subject) -> Findings:
+    """With ``deep``: each array decodes to the bytes that were written."""
+    if not store.deep:
+        return
+    written = store.manifest.get("content_sha256")
+    if not isinstance(written, dict):
+        yield problem(ROLLOUT_MANIFEST_FILENAME, "has no content_sha256")
+        return
+    paths = [path for path in array_paths() if path not in store.damaged]
+    for path, digest in zip(
+        paths, decoding_threads().map(lambda path: _content_digest(store, path), paths), strict=True
+    ):
+        if isinstance(digest, StoreDamaged):
+            yield problem(digest.where, digest.problem)
+        elif digest != written.get(path):
+            yield problem(path, "its content is not what was written (manifest content_sha256 differs)")
+
+
+STRUCTURE_CHECKS: tuple[Callable[[Subject], Findings], ...] = (
+    schema_version,
+    documents_agree,
+    arrays_as_schema,
+    every_file_accounted_for,
+    texts_as_schema,
+    attributes_as_derived,
+    manifest_matches,
+    ids_in_dictionaries,
+    content_digests,
+)
+"""Checks of documents and files."""
+
+
+def _content_digest(store: Subject, path: str) -> str | StoreDamaged:
+    try:
+        array = store.array(path)
+        row_bytes = max(int(np.prod(array.shape[1:])) * array.dtype.itemsize, 1)
+        chunk = array.layout.file_rows if array.layout is not None else 1
+        block = max(_HASH_BLOCK_BYTES // row_bytes // chunk, 1) * chunk
+        digest = hashlib.sha256()
+        for start in range(0, len(array), block):
+            rows = array.read(start, start + block, threads=False)
+            digest.update(rows.reshape(-1).view(np.uint8).data)
+        return digest.hexdigest()
+    except StoreDamaged as error:
+        return error
+
+
+def _compare(where: str, found: Any, expected: dict[str, Any]) -> Findings:
+    if not isinstance(found, dict):
+        yield problem(where, "must be an object", type(found).__name__)
+        return
+    for name, value in expected.items():
+        if name not in found:
+            yield problem(f"{where} {name}", "is missing")
+        elif found[name] != value or type(found[name]) is not type(value):
+            yield problem(f"{where} {name}", f"must be {value!r}", repr(found[name]))
+    for name in sorted(set(found) - set(expected)):
+        yield problem(f"{where} {name}", "is not part of the schema")
+
+
+def _config(attributes: dict[str, Any]) -> RolloutZarrStoreConfig:
+    return RolloutZarrStoreConfig.model_validate(
+        {
+            "discount_gamma": attributes["discount_gamma"],
+            "return_semantics": attributes["return_semantics"],
+            "target_protocol_version": attributes["target_protocol_version"],
+            "reason_code_version": attributes["reason_code_version"],
+            "field_retention_policy": attributes["field_retention_policy"],
+            "chunk_states": attributes["q_h_chunk_states"],
+            "selected_depth": {
+                "enabled": attributes["selected_depth_enabled"],
+                "width_px": attributes["selected_depth_width_px"],
+                "height_px": attributes["selected_depth_height_px"],
+                "chunk_steps": attributes["selected_depth_chunk_steps"],
+            },
+            "depth_renderer": attributes["selected_depth_renderer"],
+            "depth_znear_m": attributes["selected_depth_znear_m"],
+            "depth_zfar_m": attributes["selected_depth_zfar_m"],
+            "target_eval_max_points": attributes["target_eval_crops_max_points"],
+        },
+        strict=True,
+    )
+
+
+def _counts(store: Subject) -> StoreCounts:
+    view = store.array(Q_H.path("candidate_row_id")).shape
+    return StoreCounts(
+        sources=store.rows(SOURCES),
+        targets=store.rows(TARGETS),
+        rollouts=store.rows(ROLLOUTS),
+        steps=store.rows(STEPS),
+        candidates=store.rows(CANDIDATES),
+        candidate_diagnostics=store.rows(CANDIDATE_DIAGNOSTICS),
+        selected_depths=store.rows(SELECTED_DEPTH),
+        target_eval_crops=store.rows(TARGET_EVAL_CROPS),
+        q_h_states=view[0],
+        q_h_max_candidates=view[1],
+    )
+
+
+def _small_tables(store: Subject) -> SmallTables:
+    return SmallTables(
+        sources={name: store.column(SOURCES, name) for name in SOURCES.names},
+        lineage={name: store.column(LINEAGE, name) for name in LINEAGE.names},
+        targets={name: store.column(TARGETS, name) for name in TARGETS.names},
+        dictionaries={name: store.strings(name) for name in DICTIONARIES},
+    )

@@ -1,0 +1,130 @@
+"""Is this store what it says? Every check runs, every problem is reported, and nothing found makes it crash.
+
+Without ``deep`` every file is accounted for and matches its checksums, every table is decoded and held against the
+rules and the other tables, and the chunks are those that the manifest says were written. With ``deep`` depth rasters are
+decoded too, and the content of every array is hashed and compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from rollout_assets.errors import StoreDamaged, StoreError
+from rollout_assets.rollouts.zarr_store.checks.candidates import BLOCK_CHECKS
+from rollout_assets.rollouts.zarr_store.checks.chains import CHAIN_CHECKS, STEP_CHECKS, SelectedLabels
+from rollout_assets.rollouts.zarr_store.checks.findings import Finding, Findings, merge_findings
+from rollout_assets.rollouts.zarr_store.checks.owners import OWNER_CHECKS
+from rollout_assets.rollouts.zarr_store.checks.structure import STRUCTURE_CHECKS
+from rollout_assets.rollouts.zarr_store.checks.subject import Subject
+from rollout_assets.rollouts.zarr_store.files import StoreFiles
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader, StoreLocation, open_files
+from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, ROLLOUTS, STEPS, Table
+
+CHECKS = tuple(
+    check.__name__ for check in (*STRUCTURE_CHECKS, *OWNER_CHECKS, *STEP_CHECKS, *BLOCK_CHECKS, *CHAIN_CHECKS)
+)
+"""Names of all checks, in the order in which they run."""
+
+
+@dataclass(frozen=True)
+class RolloutZarrValidationResult:
+    """Validation summary for a rollout Zarr store: ``findings`` is everything found wrong, grouped and counted."""
+
+    store_dir: str
+    deep: bool
+    num_rollouts: int
+    num_steps: int
+    num_candidates: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found wrong."""
+        return not self.findings
+
+    @property
+    def errors(self) -> list[str]:
+        """Every finding as one line."""
+        return [str(finding) for finding in self.findings]
+
+    def counts(self) -> dict[str, int]:
+        """Findings per check."""
+        return dict(Counter(finding.check for finding in self.findings))
+
+    def raise_if_wrong(self) -> None:
+        """Raise ``StoreError`` with all findings, if any."""
+        if not self.ok:
+            listed = "".join(f"\n  - {line}" for line in self.errors)
+            raise StoreError(f"{self.store_dir}: {len(self.findings)} finding(s){listed}")
+
+
+def validate_rollout_zarr_store(store_dir: StoreLocation, *, deep: bool = False) -> RolloutZarrValidationResult:
+    """Validate a standalone rollout replay store and return all discovered errors.
+
+    A store that is damaged, even beyond opening, is reported; only a location that does not exist is a ``StoreError``.
+    """
+    return _validate(open_files(store_dir)[0], str(store_dir), deep)
+
+
+def validate_open_store(reader: RolloutZarrStoreReader, *, deep: bool = False) -> RolloutZarrValidationResult:
+    """Validate the store behind a reader."""
+    return _validate(reader.files, reader.location, deep)
+
+
+def _validate(files: StoreFiles, location: str, deep: bool) -> RolloutZarrValidationResult:
+    store = Subject(files, deep)
+    findings: list[Finding] = []
+    for check in (*STRUCTURE_CHECKS, *OWNER_CHECKS, *STEP_CHECKS):
+        findings += _run(check.__name__, lambda check=check: check(store))  # type: ignore[misc]
+    findings += _candidate_findings(store)
+    return RolloutZarrValidationResult(
+        store_dir=location,
+        deep=deep,
+        num_rollouts=_rows(store, ROLLOUTS),
+        num_steps=_rows(store, STEPS),
+        num_candidates=_rows(store, CANDIDATES),
+        findings=merge_findings(_once_per_damage(findings)),
+    )
+
+
+def _candidate_findings(store: Subject) -> Iterator[Finding]:
+    try:
+        covered = int(store.states.shell_sizes.sum()) == store.rows(CANDIDATES)
+    except StoreDamaged as error:
+        yield Finding("readable", error.where, error.problem)
+        return
+    if not covered:
+        return  # shells_cover_candidates says so; rows cannot be told apart
+    labels = SelectedLabels()
+    for block in store.blocks():
+        for check in (*BLOCK_CHECKS, labels.gather):
+            yield from _run(check.__name__, lambda check=check, block=block: check(block))  # type: ignore[misc]
+    for chain_check in CHAIN_CHECKS:
+        yield from _run(chain_check.__name__, lambda check=chain_check: check(store, labels))  # type: ignore[misc]
+
+
+def _run(name: str, check: Callable[[], Findings]) -> Iterable[Finding]:
+    found: list[Finding] = []
+    try:
+        for finding in check():
+            found.append(Finding(name, finding.where, finding.problem, finding.row, finding.count, finding.value))
+    except StoreDamaged as error:
+        found.append(Finding("readable", error.where, error.problem))
+    except Exception as error:  # a check must never end a validation
+        found.append(Finding(name, "store", f"could not be checked: {type(error).__name__}: {error}"))
+    return found
+
+
+def _once_per_damage(findings: list[Finding]) -> list[Finding]:
+    """Leave out that an array cannot be read where another finding already says why."""
+    explained = {finding.where for finding in findings if finding.check != "readable"}
+    return [finding for finding in findings if finding.check != "readable" or finding.where not in explained]
+
+
+def _rows(store: Subject, table: Table) -> int:
+    try:
+        return store.rows(table)
+    except StoreDamaged:
+        return 0
