@@ -51,7 +51,7 @@ def plot_rollout(
         legend={"itemsizing": "constant", "x": 0.01, "y": 0.99, "bgcolor": "rgba(255,255,255,0.7)"},
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.write_html(path, include_plotlyjs=True, full_html=True)
+    figure.write_html(path, include_plotlyjs=True, full_html=True, default_height="97vh")
 
 
 def _walked(record: RolloutZarrRecord, chain: RolloutChain) -> Float32:
