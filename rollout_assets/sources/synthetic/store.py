@@ -62,7 +62,11 @@ class SyntheticSummary:
 def build_synthetic_store(
     store_dir: Path, config: SyntheticConfig, progress: ProgressSink = SILENT, *, overwrite: bool = False
 ) -> SyntheticSummary:
-    """Build a whole store at ``store_dir``; a non-empty destination is refused unless ``overwrite``."""
+    """Build a whole store at ``store_dir``; a non-empty destination is refused unless ``overwrite``.
+
+    More than two scenes are built in fresh processes: a script that calls this needs the usual ``__main__`` guard, or
+    ``workers=1``.
+    """
     started = time.monotonic()
     store_dir = Path(store_dir).absolute()
     furniture_digest = load_furniture(config.furniture_dir, config.faces).digest
@@ -73,13 +77,13 @@ def build_synthetic_store(
             raise SourceError(f"{store_dir}: is being built by another process; wait for it or choose another place")
         remove_path(building)
     building.mkdir(parents=True)
-    try:
-        with exclusive(building, "a build"):
+    with exclusive(building, "a build"):
+        try:
             manifest, results = _fill(building, config, furniture_digest, progress)
             _put_in_place(building, store_dir, overwrite)
-    except BaseException:
-        remove_path(building)
-        raise
+        except BaseException:
+            remove_path(building)
+            raise
     return _summary(store_dir, manifest, results, started, config.scenes)
 
 
