@@ -105,9 +105,55 @@ def triangle_distance_sq64(p32: wp.vec3, a32: wp.vec3, b32: wp.vec3, c32: wp.vec
     return float(best)
 
 
-@wp.func
-def _zeros4() -> wp.vec4:
-    return wp.vec4(0.0, 0.0, 0.0, 0.0)
+# Four lanes at a time: plain comparisons compile to one vector instruction each, which Warp's NaN-aware min and max do
+# not. Every lane of a NaN comparison falls to the second operand.
+
+
+@wp.func_native("""
+    wp::vec4 result;
+    for (int k = 0; k < 4; ++k) {
+        float below = low[k] - upper;
+        float above = lower - high[k];
+        float gap = below > above ? below : above;
+        gap = gap > 0.0f ? gap : 0.0f;
+        result[k] = gap * gap;
+    }
+    return result;
+""")
+def gap_sq4(low: wp.vec4, high: wp.vec4, lower: float, upper: float) -> wp.vec4:
+    """Squared distance along one axis from the interval [lower, upper] to four intervals."""
+
+
+@wp.func_native("""
+    wp::vec4 result;
+    for (int k = 0; k < 4; ++k) {
+        float tx = (x[k] - origin[0]) * inverse[0];
+        float ty = (y[k] - origin[1]) * inverse[1];
+        float tz = (z[k] - origin[2]) * inverse[2];
+        float t = tx > ty ? tx : ty;
+        result[k] = t > tz ? t : tz;
+    }
+    return result;
+""")
+def _enter4(x: wp.vec4, y: wp.vec4, z: wp.vec4, origin: wp.vec3, inverse: wp.vec3) -> wp.vec4:
+    """Where a ray enters four boxes, from their near planes."""
+
+
+@wp.func_native("""
+    wp::vec4 result;
+    for (int k = 0; k < 4; ++k) {
+        float tx = (x[k] - origin[0]) * inverse[0];
+        float ty = (y[k] - origin[1]) * inverse[1];
+        float tz = (z[k] - origin[2]) * inverse[2];
+        float t = tx < ty ? tx : ty;
+        t = t < tz ? t : tz;
+        float slack = 1.0e-6f * t;
+        result[k] = t + (slack > 0.0f ? slack : -slack);
+    }
+    return result;
+""")
+def _leave4(x: wp.vec4, y: wp.vec4, z: wp.vec4, origin: wp.vec3, inverse: wp.vec3) -> wp.vec4:
+    """Where a ray leaves four boxes, from their far planes, with slack for the rounding of both ends."""
 
 
 @wp.func
@@ -132,9 +178,6 @@ def closest_triangle(
         if d < best:
             best = d
             slot = seed
-    px = wp.vec4(p[0], p[0], p[0], p[0])
-    py = wp.vec4(p[1], p[1], p[1], p[1])
-    pz = wp.vec4(p[2], p[2], p[2], p[2])
     depth = int(0)
     node = int(0)
     if wp.dot(p, p) != wp.dot(p, p):
@@ -150,11 +193,11 @@ def closest_triangle(
                     slot = i
             node = EMPTY
         else:
-            zero = _zeros4()
-            dx = wp.max(wp.max(boxes[node, 0] - px, px - boxes[node, 3]), zero)
-            dy = wp.max(wp.max(boxes[node, 1] - py, py - boxes[node, 4]), zero)
-            dz = wp.max(wp.max(boxes[node, 2] - pz, pz - boxes[node, 5]), zero)
-            gap = wp.cw_mul(dx, dx) + wp.cw_mul(dy, dy) + wp.cw_mul(dz, dz)
+            gap = (
+                gap_sq4(boxes[node, 0], boxes[node, 3], p[0], p[0])
+                + gap_sq4(boxes[node, 1], boxes[node, 4], p[1], p[1])
+                + gap_sq4(boxes[node, 2], boxes[node, 5], p[2], p[2])
+            )
             codes = children[node]
             node = EMPTY
             nearest = float(_FAR)
@@ -244,9 +287,6 @@ def first_triangle(
     near_x = wp.where(inverse[0] < 0.0, 3, 0)
     near_y = wp.where(inverse[1] < 0.0, 4, 1)
     near_z = wp.where(inverse[2] < 0.0, 5, 2)
-    ox = wp.vec4(origin[0], origin[0], origin[0], origin[0])
-    oy = wp.vec4(origin[1], origin[1], origin[1], origin[1])
-    oz = wp.vec4(origin[2], origin[2], origin[2], origin[2])
 
     best = max_t
     slot = int(MISS)
@@ -280,21 +320,13 @@ def first_triangle(
                             slot = i
             node = EMPTY
         else:
-            enter = wp.max(
-                wp.max((boxes[node, near_x] - ox) * inverse[0], (boxes[node, near_y] - oy) * inverse[1]),
-                (boxes[node, near_z] - oz) * inverse[2],
-            )
-            leave = wp.min(
-                wp.min((boxes[node, 3 - near_x] - ox) * inverse[0], (boxes[node, 5 - near_y] - oy) * inverse[1]),
-                (boxes[node, 7 - near_z] - oz) * inverse[2],
-            )
+            enter = _enter4(boxes[node, near_x], boxes[node, near_y], boxes[node, near_z], origin, inverse)
+            leave = _leave4(boxes[node, 3 - near_x], boxes[node, 5 - near_y], boxes[node, 7 - near_z], origin, inverse)
             codes = children[node]
             node = EMPTY
             nearest = float(_FAR)
             for k in range(4):
-                # The slack covers the rounding of both bounds, also where they are negative or zero.
-                reach = leave[k] + 1.0e-6 * wp.abs(leave[k])
-                if enter[k] <= reach and reach >= 0.0 and enter[k] < best and codes[k] != EMPTY:
+                if enter[k] <= leave[k] and leave[k] >= 0.0 and enter[k] < best and codes[k] != EMPTY:
                     if enter[k] < nearest:
                         if node != EMPTY:
                             stack[depth] = node

@@ -29,12 +29,12 @@ def resolve_device(name: str) -> str:
     _start_warp()
     count = min(wp.get_cuda_device_count(), torch.cuda.device_count())
     if name == "auto":
-        return "cuda:0" if count else "cpu"
+        return _on_torch_stream("cuda:0") if count else "cpu"
     index = int(name.partition(":")[2] or 0)
     if index >= count:
         found = f"{count} CUDA device(s) found" if count else "no CUDA device or driver found"
         raise DeviceError(f'device {name!r} is not there: {found}; set device = "cpu" or "auto"')
-    return f"cuda:{index}"
+    return _on_torch_stream(f"cuda:{index}")
 
 
 def as_warp(values: torch.Tensor, dtype: Any = None) -> wp.array:
@@ -74,6 +74,12 @@ def launch(kernel: wp.Kernel, dim: int | tuple[int, ...], arguments: list[Any], 
             wp.load_module(kernel.module, device=device)
             _ready.add((kernel.key, device))
     wp.launch(kernel, dim=dim, inputs=inputs, device=device)
+
+
+def _on_torch_stream(device: str) -> str:
+    """Let Warp's work on a GPU queue up behind torch's, so that neither reads what the other has yet to write."""
+    wp.set_stream(wp.stream_from_torch(torch.cuda.default_stream(device)), device)
+    return device
 
 
 def _start_warp() -> None:

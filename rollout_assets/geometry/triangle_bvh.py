@@ -24,6 +24,9 @@ PIECES_PER_DIAGONAL = 64
 MIN_EXTRA_PIECES = 16_384
 """Pieces that a mesh may always be cut into beyond its faces; a large mesh may add half of its faces."""
 
+BOX_SLACK = 2.0**-22
+"""Boxes grow by this share of the largest coordinate, so that rounding never moves a triangle out of its box."""
+
 Array = ArrayLike | torch.Tensor
 
 
@@ -154,23 +157,20 @@ def _references(
     owner = np.arange(len(triangles), dtype=np.int32)
     low, high = corners.min(axis=1), corners.max(axis=1)
     edge = np.sqrt(((corners - corners[:, [1, 2, 0]]) ** 2).sum(axis=2).max(axis=1))
-    limit = _edge_limit(edge, corners)
+    limit = _edge_limit(edge, low.min(axis=0), high.max(axis=0))
     large = edge > limit
-    if not large.any():
-        return low, high, owner
-    pieces, piece_owner = _cut(corners[large].astype(np.float64), owner[large], limit)
-    piece_low = np.nextafter(pieces.min(axis=1).astype(np.float32), np.float32(-np.inf))
-    piece_high = np.nextafter(pieces.max(axis=1).astype(np.float32), np.float32(np.inf))
-    return (
-        np.concatenate([low[~large], piece_low]),
-        np.concatenate([high[~large], piece_high]),
-        np.concatenate([owner[~large], piece_owner]),
-    )
+    if large.any():
+        pieces, piece_owner = _cut(corners[large].astype(np.float64), owner[large], limit)
+        low = np.concatenate([low[~large], pieces.min(axis=1).astype(np.float32)])
+        high = np.concatenate([high[~large], pieces.max(axis=1).astype(np.float32)])
+        owner = np.concatenate([owner[~large], piece_owner])
+    slack = np.float32(BOX_SLACK * max(np.abs(low).max(), np.abs(high).max()))
+    return low - slack, high + slack, owner
 
 
-def _edge_limit(edge: NDArray[np.float32], corners: NDArray[np.float32]) -> float:
+def _edge_limit(edge: NDArray[np.float32], low: NDArray[np.float32], high: NDArray[np.float32]) -> float:
     """Longest edge that stays whole: small enough to cut walls, large enough to stay within the allowed pieces."""
-    diagonal = float(np.linalg.norm(corners.max(axis=(0, 1)).astype(np.float64) - corners.min(axis=(0, 1))))
+    diagonal = float(np.linalg.norm(high.astype(np.float64) - low))
     limit = max(diagonal / PIECES_PER_DIAGONAL, 1e-12)
     allowed = max(MIN_EXTRA_PIECES, len(edge) // 2)
     while float(np.square(edge[edge > limit].astype(np.float64) / limit).sum()) > allowed:

@@ -1,8 +1,8 @@
 """How fast and how exact the oracle is on this machine: our kernels and brute force on the same inputs, in one run.
 
 On the CPU every figure is per core: one torch thread, and CPU seconds rather than wall time where both exist. Brute
-force looks at every pair, so its time is proportional to the number of pairs; it is timed on whole candidates until
-``brute_seconds`` are spent and scaled to all of them. Nothing here is asserted; tests hold exactness, not speed.
+force looks at every pair, so its time is proportional to the number of pairs; it is timed on a part of them and scaled
+to all. Nothing here is asserted; tests hold exactness, not speed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,16 @@ import torch
 
 from rollout_assets.config import OracleConfig
 from rollout_assets.geometry.devices import resolve_device
+from rollout_assets.geometry.poses import Float32
 from rollout_assets.oracle import naive, workloads
+from rollout_assets.oracle.benchmark_results import (
+    FULL,
+    BenchmarkSizes,
+    BruteComparison,
+    Growth,
+    OracleBenchmark,
+    SceneSpeed,
+)
 from rollout_assets.oracle.raycast import render_depth
 from rollout_assets.oracle.surface_error import PointClouds, Surface, SurfaceState
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
@@ -31,161 +40,104 @@ BUDGET = 1 << 29
 """Bytes for one device batch in the kernel measurements."""
 
 
-@dataclass(frozen=True)
-class BruteComparison:
-    """60 candidates on one target: ours (incremental) and PyTorch brute force (P_t ∪ P_q measured anew for each)."""
-
-    faces: int
-    current_points: int
-    view_points: int
-    candidates: int
-    state_s: float
-    candidates_s: float
-    torch_pairs_per_s: float
-    torch_s: float
-    torch_incremental_s: float
-    torch_measured_candidates: int
-    max_relative_error: float
-
-    @property
-    def ratio(self) -> float:
-        """Brute force that measures P_t ∪ P_q for every candidate, over ours."""
-        return self.torch_s / self.candidates_s
-
-    @property
-    def incremental_ratio(self) -> float:
-        """Brute force that measures only each candidate's new points, over ours."""
-        return self.torch_incremental_s / self.candidates_s
-
-
-@dataclass(frozen=True)
-class SceneSpeed:
-    """Whole scoring (rays, back-projection, fusion, target error) and its ray casting alone."""
-
-    scene_faces: int
-    target_faces: int
-    candidates: int
-    pixels: int
-    build_s: float
-    score_s: float
-    views_per_s: float
-    rays_per_s: float
-    selected_views_per_s: float
-
-
-@dataclass(frozen=True)
-class Growth:
-    """Seconds over sizes, and the exponent of the power law through them: 1 is linear, 0 constant."""
-
-    what: str
-    sizes: tuple[int, ...]
-    seconds: tuple[float, ...]
-
-    @property
-    def exponent(self) -> float:
-        return float(np.polyfit(np.log(self.sizes), np.log(self.seconds), 1)[0])
-
-
-@dataclass(frozen=True)
-class OracleBenchmark:
-    """Everything one run measured."""
-
-    device: str
-    quick: bool
-    seed: int
-    comparisons: tuple[BruteComparison, ...]
-    points_per_s: float
-    scenes: tuple[SceneSpeed, ...]
-    growth: tuple[Growth, ...]
-    second_process_s: float
-    two_process_speedup: float
-    peak_memory_mib: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, ratios and exponents included."""
-        plain = asdict(self)
-        for entry, comparison in zip(plain["comparisons"], self.comparisons, strict=True):
-            entry |= {"ratio": comparison.ratio, "incremental_ratio": comparison.incremental_ratio}
-        for entry, growth in zip(plain["growth"], self.growth, strict=True):
-            entry["exponent"] = growth.exponent
-        return plain
-
-
 def run_oracle_benchmark(
-    *, quick: bool = False, device: str = "auto", seed: int = 0, progress: ProgressSink = SILENT
+    sizes: BenchmarkSizes = FULL, *, device: str = "auto", seed: int = 0, progress: ProgressSink = SILENT
 ) -> OracleBenchmark:
-    """Measure everything. ``quick`` uses small sizes and takes about half a minute; full runs a few minutes."""
+    """Measure everything at ``sizes`` (QUICK or FULL)."""
     where = resolve_device(device)
-    parts: list[tuple[str, Callable[[], Any]]] = [
-        ("against brute force", lambda: _comparisons(where, seed, quick)),
-        ("closest points", lambda: _points_per_s(where, seed)),
-        ("scenes", lambda: _scenes(where, seed, quick)),
-        ("growth", lambda: _growths(where, seed, quick)),
-        ("second process", lambda: _second_process_s(where)),
-        ("two processes", lambda: _two_process_speedup(where, seed, quick)),
-    ]
     threads = torch.get_num_threads()
-    results = []
+
+    def step(done: int, note: str) -> None:
+        progress(ProgressEvent("oracle benchmark", done, 6, note, "measurements"))
+
     try:
         torch.set_num_threads(1)
-        for done, (note, measure) in enumerate(parts):
-            progress(ProgressEvent("oracle benchmark", done, len(parts), note, "measurements"))
-            results.append(measure())
+        step(0, "against brute force")
+        comparisons = tuple(_comparison(where, seed, faces, sizes) for faces in sizes.target_faces)
+        step(1, "closest points")
+        points_per_s = _points_per_s(where, seed)
+        step(2, "scenes")
+        scenes = tuple(_scene_speed(where, seed, faces, sizes) for faces in sizes.scene_faces)
+        step(3, "growth")
+        growth = _growths(where, seed, sizes)
+        step(4, "a second process")
+        second_process_s = _second_process_s(where)
+        step(5, "two processes")
+        speedup, cpu_speedup = _two_process_speedup(where, seed, sizes)
+        step(6, "")
     finally:
         torch.set_num_threads(threads)
-    progress(ProgressEvent("oracle benchmark", len(parts), len(parts), "", "measurements"))
-    return OracleBenchmark(where, quick, seed, *results, peak_memory_mib=_peak_memory_mib(where))
+    return OracleBenchmark(
+        device=where,
+        sizes=sizes.name,
+        seed=seed,
+        comparisons=comparisons,
+        points_per_s=points_per_s,
+        scenes=scenes,
+        growth=growth,
+        second_process_s=second_process_s,
+        two_process_speedup=speedup,
+        two_process_cpu_speedup=cpu_speedup,
+        peak_memory_mib=_peak_memory_mib(where),
+    )
 
 
-def _comparisons(device: str, seed: int, quick: bool) -> tuple[BruteComparison, ...]:
-    sizes = (500, 5_000) if quick else (500, 5_000, 20_000)
-    return tuple(_comparison(device, seed, faces, 2.0 if quick else 15.0) for faces in sizes)
-
-
-def _comparison(device: str, seed: int, faces: int, brute_seconds: float) -> BruteComparison:
-    case = _cloud_case(device, seed, faces, current=20_000, view=2_000, candidates=60)
-    state_s = _seconds(device, lambda: case.surface.extended(case.surface.unseen(), case.current))
-    candidates_s = _seconds(device, case.join)
-    after = case.surface.error(case.join())
+def _comparison(device: str, seed: int, faces: int, sizes: BenchmarkSizes) -> BruteComparison:
+    case = _cloud_case(device, seed, faces, sizes.current_points, sizes.view_points, sizes.candidates)
+    union = np.concatenate([case.current, case.views[0]])
+    per_point = len(case.mesh[1])
+    all_pairs = per_point * len(union) * sizes.candidates
+    new_pairs = per_point * len(case.views[0]) * sizes.candidates
 
     triangles = torch.from_numpy(case.mesh[0])[torch.from_numpy(case.mesh[1]).long()]
-    spent, pairs, measured, worst = 0.0, 0, 0, 0.0
-    while measured < 60 and (measured == 0 or spent < brute_seconds):
-        union = torch.from_numpy(np.concatenate([case.current, case.views[measured]]))
-        rows = slice(None) if faces <= 5_000 else slice(None, None, 4)
-        started = time.process_time()
-        error = float(naive.torch_error(union[rows], triangles))
-        spent += time.process_time() - started
-        pairs += len(union[rows]) * len(triangles)
-        if measured == 0:
-            exact = naive.surface_error(union, *case.mesh, OracleConfig()) if faces <= 5_000 else float("nan")
-            worst = abs(after[0] - exact) / exact
-        elif faces <= 5_000:
-            worst = float(np.fmax(worst, abs(after[measured] - error) / error))
-        measured += 1
-    rate = pairs / spent
-    per_face = len(triangles) * 60
+    sample = torch.from_numpy(_some(union, sizes.brute_pairs // per_point))
+    naive.torch_error(sample[:64], triangles)
+    started = time.process_time()
+    naive.torch_error(sample, triangles)
+    rate = len(sample) * per_point / (time.process_time() - started)
+    worst, twin_pairs_per_s = _exactness(case, sizes.exact_pairs // per_point)
     return BruteComparison(
-        faces=len(triangles),
+        faces=per_point,
         current_points=len(case.current),
         view_points=len(case.views[0]),
-        candidates=60,
-        state_s=state_s,
-        candidates_s=candidates_s,
+        candidates=sizes.candidates,
+        state_s=_seconds(device, lambda: case.surface.extended(case.surface.unseen(), case.current)),
+        candidates_s=_seconds(device, case.join),
+        twin_s=all_pairs / twin_pairs_per_s,
         torch_pairs_per_s=rate,
-        torch_s=per_face * (len(case.current) + len(case.views[0])) / rate,
-        torch_incremental_s=per_face * len(case.views[0]) / rate,
-        torch_measured_candidates=measured,
+        torch_s=all_pairs / rate,
+        torch_incremental_s=new_pairs / rate,
+        torch_measured_share=len(sample) * per_point / all_pairs,
         max_relative_error=worst,
     )
+
+
+def _exactness(case: _CloudCase, points: int) -> tuple[float, float]:
+    """Largest relative error of before and after on about ``points`` of the case's points, and the twin's pairs/s."""
+    current, view = _some(case.current, max(points // 4, 8)), _some(case.views[0], max(points // 4, 8))
+    state = case.surface.extended(case.surface.unseen(), current)
+    joined = case.surface.extended(state, view)
+    worst, spent, pairs = 0.0, 0.0, 0
+    for known, cloud in ((state, current), (joined, np.concatenate([current, view]))):
+        started = time.process_time()
+        exact = naive.surface_error(cloud, *case.mesh, OracleConfig())
+        spent += time.process_time() - started
+        pairs += len(cloud) * len(case.mesh[1])
+        worst = max(worst, abs(float(case.surface.error(known)) - exact) / exact)
+    return worst, pairs / spent
+
+
+def _some(points: Float32, count: int) -> Float32:
+    """About ``count`` of the points, evenly chosen."""
+    return points[:: max(len(points) // max(count, 1), 1)]
 
 
 @dataclass(frozen=True, eq=False)
 class _CloudCase:
     mesh: workloads.Mesh
     surface: Surface
-    current: np.ndarray[Any, np.dtype[np.float32]]
-    views: list[np.ndarray[Any, np.dtype[np.float32]]]
+    current: Float32
+    views: list[Float32]
     state: SurfaceState
     clouds: PointClouds
 
@@ -210,17 +162,12 @@ def _points_per_s(device: str, seed: int) -> float:
     return len(case.current) / _seconds(device, lambda: case.surface.bvh.closest(case.current))
 
 
-def _scenes(device: str, seed: int, quick: bool) -> tuple[SceneSpeed, ...]:
-    sizes = (100_000,) if quick else (100_000, 1_000_000, 5_000_000)
-    return tuple(_scene_speed(device, seed, faces) for faces in sizes)
-
-
-def _scene_speed(device: str, seed: int, faces: int) -> SceneSpeed:
+def _scene_speed(device: str, seed: int, faces: int, sizes: BenchmarkSizes) -> SceneSpeed:
     rng = np.random.default_rng(seed)
-    mesh = workloads.furnished_room(faces, 5_000, rng)
+    mesh = workloads.furnished_room(faces, min(5_000, faces // 2), rng)
     config = OracleConfig(device=device)
     started = time.perf_counter()
-    case = workloads.scoring_case(mesh, config, 60, rng)
+    case = workloads.scoring_case(mesh, config, sizes.candidates, rng)
     build_s = time.perf_counter() - started
     poses, camera, bvh = case.request.poses_world_camera, case.state.camera, case.state.scene.bvh
     score_s = _seconds(device, lambda: case.scorer.score([case.request]))
@@ -230,34 +177,32 @@ def _scene_speed(device: str, seed: int, faces: int) -> SceneSpeed:
     return SceneSpeed(
         scene_faces=len(mesh[1]),
         target_faces=case.state.target.crop.surface.face_count,
-        candidates=60,
+        candidates=sizes.candidates,
         pixels=camera.height_px * camera.width_px,
         build_s=build_s,
         score_s=score_s,
-        views_per_s=60 / score_s,
-        rays_per_s=60 * camera.height_px * camera.width_px / rays_s,
+        views_per_s=sizes.candidates / score_s,
+        rays_per_s=sizes.candidates * camera.height_px * camera.width_px / rays_s,
         selected_views_per_s=6 / selected_s,
     )
 
 
-def _growths(device: str, seed: int, quick: bool) -> tuple[Growth, ...]:
-    top = 100_000 if quick else 1_000_000
-    decades = [size for size in (1_000, 10_000, 100_000, 1_000_000) if size <= top]
-
-    def candidates_s(faces: int = 5_000, view: int = 2_000, candidates: int = 60) -> float:
-        return _seconds(device, _cloud_case(device, seed, faces, 20_000, view, candidates).join)
+def _growths(device: str, seed: int, sizes: BenchmarkSizes) -> tuple[Growth, ...]:
+    def candidates_s(faces: int = 5_000, view: int = sizes.view_points, candidates: int = sizes.candidates) -> float:
+        return _seconds(device, _cloud_case(device, seed, faces, sizes.current_points, view, candidates).join)
 
     def rays_s(faces: int) -> float:
         rng = np.random.default_rng(seed)
-        case = workloads.scoring_case(workloads.furnished_room(faces, 900, rng), OracleConfig(device=device), 60, rng)
+        mesh = workloads.furnished_room(faces, min(900, faces // 2), rng)
+        case = workloads.scoring_case(mesh, OracleConfig(device=device), sizes.candidates, rng)
         poses, camera, bvh = case.request.poses_world_camera, case.state.camera, case.state.scene.bvh
         return _seconds(device, lambda: render_depth(bvh, poses, camera, 0.001, 20.0))
 
     return (
-        _growth("scene faces (rays of 60 views)", decades, rays_s),
-        _growth("target faces (60 candidates)", decades, lambda faces: candidates_s(faces=faces)),
-        _growth("points per view", (500, 1_000, 2_000, 4_000, 8_000), lambda points: candidates_s(view=points)),
-        _growth("candidates", (15, 30, 60, 120, 240), lambda count: candidates_s(candidates=count)),
+        _growth("scene faces (rays)", sizes.growth_faces, rays_s),
+        _growth("target faces", sizes.growth_faces, lambda faces: candidates_s(faces=faces)),
+        _growth("points per view", sizes.growth_points, lambda points: candidates_s(view=points)),
+        _growth("candidates", sizes.growth_candidates, lambda count: candidates_s(candidates=count)),
     )
 
 
@@ -277,7 +222,7 @@ print("scored", flush=True)
 
 
 def _second_process_s(device: str) -> float:
-    """Wall time from starting a fresh interpreter to its first labels, imports included; kernels are compiled by now."""
+    """Wall time from starting an interpreter to its first labels, imports included; kernels are compiled by now."""
     best = np.inf
     for _ in range(3):
         started = time.perf_counter()
@@ -289,32 +234,35 @@ def _second_process_s(device: str) -> float:
     return float(best)
 
 
-def _two_process_speedup(device: str, seed: int, quick: bool) -> float:
-    """Views per wall second of two worker processes over those of one; NaN on one core or a GPU."""
-    if device != "cpu" or (multiprocessing.cpu_count() or 1) < 2:
-        return float("nan")
-    rounds = 6 if quick else 20
+def _two_process_speedup(device: str, seed: int, sizes: BenchmarkSizes) -> tuple[float, float]:
+    """Views per second of two worker processes over those of one, by wall time and by CPU time.
+
+    By wall time it also shows what else the machine is doing; by CPU time it shows whether the two disturb each other.
+    Both are NaN on one core or a GPU.
+    """
+    if device != "cpu" or multiprocessing.cpu_count() < 2:
+        return float("nan"), float("nan")
+    job = (device, seed, sizes.rounds)
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(_score_rounds, [(device, seed, 1)] * 2))
-        alone = max(pool.map(_score_rounds, [(device, seed, rounds)]))
-        started = time.perf_counter()
-        together = max(pool.map(_score_rounds, [(device, seed, rounds)] * 2))
-        _ = time.perf_counter() - started
-    return 2.0 * alone / together
+        list(pool.map(_score_rounds, [(device, seed, 0)] * 2))
+        alone = np.array(list(pool.map(_score_rounds, [job])))[0]
+        together = np.array(list(pool.map(_score_rounds, [job] * 2))).max(axis=0)
+    wall, cpu = 2.0 * alone / together
+    return float(wall), float(cpu)
 
 
-def _score_rounds(job: tuple[str, int, int]) -> float:
-    """Wall seconds of scoring one case several times in this process."""
+def _score_rounds(job: tuple[str, int, int]) -> tuple[float, float]:
+    """Wall and CPU seconds of scoring one case several times in this process."""
     device, seed, rounds = job
     torch.set_num_threads(1)
     rng = np.random.default_rng(seed)
     mesh = workloads.furnished_room(20_000, 5_000, rng)
     case = workloads.scoring_case(mesh, OracleConfig(device=device), 60, rng)
     case.scorer.score([case.request])
-    started = time.perf_counter()
+    wall, cpu = time.perf_counter(), time.process_time()
     for _ in range(rounds):
         case.scorer.score([case.request])
-    return time.perf_counter() - started
+    return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def _seconds(device: str, work: Callable[[], Any], repeats: int = 3) -> float:

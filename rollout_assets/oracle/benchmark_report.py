@@ -12,7 +12,7 @@ from rollout_assets.oracle.benchmark import OracleBenchmark
 def render_benchmark(result: OracleBenchmark) -> RenderableType:
     """Tables of one run; times are CPU seconds of one core on ``cpu`` and wall seconds on a GPU."""
     kind = "CPU seconds, one core" if result.device == "cpu" else "wall seconds"
-    title = f"Oracle on {result.device} ({kind}), seed {result.seed}{', quick' if result.quick else ''}"
+    title = f"Oracle on {result.device} ({kind}), {result.sizes}, seed {result.seed}"
     return Group(
         Text(title, style="bold"),
         _comparisons(result),
@@ -20,15 +20,25 @@ def render_benchmark(result: OracleBenchmark) -> RenderableType:
         _growth(result),
         Text(
             f"closest points {result.points_per_s / 1e6:.2f} M/s · second process scores after "
-            f"{result.second_process_s:.2f} s · two processes {result.two_process_speedup:.2f}x one · "
-            f"peak memory {result.peak_memory_mib:,.0f} MiB"
+            f"{result.second_process_s:.2f} s · two processes "
+            f"{result.two_process_speedup:.2f}x one by wall time, {result.two_process_cpu_speedup:.2f}x by CPU time · peak "
+            f" memory {result.peak_memory_mib:,.0f} MiB"
         ),
     )
 
 
 def _comparisons(result: OracleBenchmark) -> Table:
-    table = Table(title="60 candidates on one target, against PyTorch brute force", title_justify="left")
-    for heading in ("faces", "P_t", "60 candidates", "brute force", "ratio", "brute, new points only", "ratio", "max error"):
+    table = Table(title="Candidates on one target, against PyTorch brute force", title_justify="left")
+    for heading in (
+        "faces",
+        "P_t",
+        "candidates",
+        "brute force",
+        "ratio",
+        "brute, new points only",
+        "ratio",
+        "max error",
+    ):
         table.add_column(heading, justify="right")
     for row in result.comparisons:
         table.add_row(
@@ -45,7 +55,7 @@ def _comparisons(result: OracleBenchmark) -> Table:
 
 
 def _scenes(result: OracleBenchmark) -> Table:
-    table = Table(title="Scoring 60 views of 48 x 48", title_justify="left")
+    table = Table(title="Scoring views of 48 x 48", title_justify="left")
     for heading in ("scene faces", "target faces", "build (wall)", "views/s", "M rays/s", "240 x 240 views/s"):
         table.add_column(heading, justify="right")
     for row in result.scenes:

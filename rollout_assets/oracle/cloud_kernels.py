@@ -15,6 +15,7 @@ from rollout_assets.geometry.bvh_query_kernels import (
     EMPTY,
     STACK,
     closest_triangle,
+    gap_sq4,
     triangle_distance_sq,
     triangle_distance_sq64,
 )
@@ -177,12 +178,11 @@ def build_clouds(
 @wp.func
 def _gaps(low: wp.vec3, high: wp.vec3, boxes: wp.array2d(dtype=wp.vec4), node: int) -> wp.vec4:
     """Squared distances from a box to the four child boxes of a node."""
-    zero = wp.vec4(0.0, 0.0, 0.0, 0.0)
-    ones = wp.vec4(1.0, 1.0, 1.0, 1.0)
-    dx = wp.max(wp.max(boxes[node, 0] - high[0] * ones, low[0] * ones - boxes[node, 3]), zero)
-    dy = wp.max(wp.max(boxes[node, 1] - high[1] * ones, low[1] * ones - boxes[node, 4]), zero)
-    dz = wp.max(wp.max(boxes[node, 2] - high[2] * ones, low[2] * ones - boxes[node, 5]), zero)
-    return wp.cw_mul(dx, dx) + wp.cw_mul(dy, dy) + wp.cw_mul(dz, dz)
+    return (
+        gap_sq4(boxes[node, 0], boxes[node, 3], low[0], high[0])
+        + gap_sq4(boxes[node, 1], boxes[node, 4], low[1], high[1])
+        + gap_sq4(boxes[node, 2], boxes[node, 5], low[2], high[2])
+    )
 
 
 @wp.func

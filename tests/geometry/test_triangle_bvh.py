@@ -225,3 +225,12 @@ def test_array_math_does_not_load_warp_or_torch() -> None:
         "sys.exit(bool({'warp', 'torch'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_ray_along_the_rim_of_a_face_hits_it(side: float, axis: int) -> None:
+    """The ray lies in a plane of the face's box and runs parallel to it: rounding must not lose it."""
+    corners = np.roll(np.array([[0, -1, 2], [0, 1, 2], [side, 0, 2]], np.float32), axis, axis=1)
+    start, ahead = np.zeros((1, 3), np.float32), np.roll(np.array([[0, 0, 1]], np.float32), axis, axis=1)
+    assert TriangleBvh(corners, [[0, 1, 2]], "cpu").cast_rays(start, ahead)[0].item() == 2.0
