@@ -26,7 +26,8 @@ CUT_HEIGHT_M = 2.02
 
 _PNG_SIDE_PX, _HTML_SIDE_PX = 900, 500
 _FINEST_CELL_M = 0.015
-_MAX_SAMPLES = 12_000_000
+_FACES_AT_ONCE = 20_000
+_MAX_SAMPLES_PER_FACE = 20_000
 _RING = (0, 1, 3, 2, 0)
 _TRUE_COLOUR, _DETECTED_COLOUR, _WALK_COLOUR, _POINT_COLOUR = "#1a7f37", "#d9480f", "#1864ab", "#7048e8"
 
@@ -109,7 +110,7 @@ def height_map(
     cell = max(_FINEST_CELL_M, max(x1 - x0, y1 - y0) / longest_side_px)
     shape = (int((y1 - y0) / cell) + 1, int((x1 - x0) / cell) + 1)
     heights = np.full(shape, -np.inf, np.float32)
-    for points in _spread(vertices, faces, cell):
+    for points in _spread(vertices, faces, cell, floor + cut_m):
         points = points[points[:, 2] < floor + cut_m]
         rows = ((points[:, 1] - y0) / cell).astype(np.int64).clip(0, shape[0] - 1)
         cols = ((points[:, 0] - x0) / cell).astype(np.int64).clip(0, shape[1] - 1)
@@ -127,15 +128,17 @@ def _without_specks(heights: Float32) -> Float32:
     return np.where(np.isfinite(filled), filled, np.nan).astype(np.float32)
 
 
-def _spread(vertices: Float32, faces: NDArray[np.int32], cell: float) -> Iterator[Float64]:
-    """Points about half a cell apart on every face, in blocks of faces, the same every time."""
-    spacing = cell * 0.45
-    for start in range(0, len(faces), 200_000):
-        corners = vertices[faces[start : start + 200_000]].astype(np.float64)
+def _spread(vertices: Float32, faces: NDArray[np.int32], cell: float, highest: float) -> Iterator[Float64]:
+    """Points less than a cell apart as seen from above, on every face that reaches below the cut, in blocks."""
+    spacing = cell * 0.5
+    for start in range(0, len(faces), _FACES_AT_ONCE):
+        corners = vertices[faces[start : start + _FACES_AT_ONCE]].astype(np.float64)
+        corners = corners[corners[:, :, 2].min(axis=1) < highest]
         a, ab, ac = corners[:, 0], corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
-        area = np.linalg.norm(np.cross(ab, ac), axis=1) / 2
-        counts = np.maximum(1, np.ceil(area / spacing**2)).astype(np.int64)
-        counts = np.minimum(counts, max(1, _MAX_SAMPLES // len(counts)))
+        seen_area = np.abs(ab[:, 0] * ac[:, 1] - ab[:, 1] * ac[:, 0]) / 2
+        longest = np.maximum(np.linalg.norm(ab[:, :2], axis=1), np.linalg.norm(ac[:, :2], axis=1))
+        counts = np.ceil(np.maximum(seen_area / spacing**2, 3.0 * longest / spacing)).astype(np.int64)
+        counts = np.clip(counts, 1, _MAX_SAMPLES_PER_FACE)
         owner = np.repeat(np.arange(len(counts)), counts)
         within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts) + 0.5
         u, v = (within * 0.7548776662466927) % 1.0, (within * 0.5698402909980532) % 1.0
