@@ -63,7 +63,8 @@ FULL = BenchmarkSizes(
 class BruteComparison:
     """Candidates on one target: ours (incremental) and brute force (P_t ∪ P_q measured anew for each).
 
-    The seconds of brute force are scaled from the share of all pairs that was measured; max_relative_error is against brute force in double precision, on a sample of the same points.
+    The seconds of brute force are scaled from the share of all pairs that was measured. max_relative_error is against
+    the twin in double precision, on a sample of the same points.
     """
 
     faces: int

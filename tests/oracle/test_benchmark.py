@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from rollout_assets.oracle.benchmark import QUICK, Growth, run_oracle_benchmark
+from rollout_assets.oracle.benchmark import run_oracle_benchmark
 from rollout_assets.oracle.benchmark_report import render_benchmark
+from rollout_assets.oracle.benchmark_results import QUICK, Growth
 from rollout_assets.progress import ProgressEvent
 
 TOY = replace(
