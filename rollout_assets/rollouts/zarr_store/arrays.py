@@ -24,6 +24,8 @@ from rollout_assets.rollouts.zarr_store.row_chunks import (
     shard_index,
 )
 
+_WORTH_A_THREAD = 1 << 20
+
 
 def decoding_threads() -> Executor:
     """Threads that decode chunks, shared by all readers of this process; a forked process gets its own."""
@@ -64,7 +66,7 @@ class RowArray:
         if not out.size:
             return out
         jobs = self._jobs(self.layout, start, stop, out)
-        if threads and len(jobs) > 1:
+        if threads and len(jobs) > 1 and out.nbytes >= _WORTH_A_THREAD:
             for _ in decoding_threads().map(lambda job: self._fill(*job), jobs):
                 pass
         else:

@@ -27,7 +27,7 @@ def root_document(attributes: Mapping[str, Any], nodes: Mapping[str, Mapping[str
 
 def document_bytes(document: Mapping[str, Any]) -> bytes:
     """The bytes of a ``zarr.json``; the same document always gives the same bytes."""
-    return json.dumps(document, indent=2, allow_nan=True).encode()
+    return json.dumps(document, allow_nan=True).encode()
 
 
 def write_metadata(

@@ -32,6 +32,9 @@ MISSING = np.uint64(2**64 - 1)
 """Offset and length of a chunk that a shard index does not hold."""
 
 _ENTRY_BYTES = 16
+_BLOSC_HEADER = 16
+_ZSTD_HEADER = 6
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 @dataclass(frozen=True)
@@ -154,12 +157,12 @@ def decode_chunk(layout: RowLayout, data: memoryview, out: NDArray[Any], first_r
     if not checksum_matches(data):
         raise ValueError("a chunk does not match its checksum")
     body = data[:-CRC_BYTES]
+    if _decoded_bytes(layout.codec, body) != layout.chunk_bytes:
+        raise ValueError(f"a chunk must decode to {layout.chunk_bytes} bytes, got {_decoded_bytes(layout.codec, body)}")
     if first_row == 0 and len(out) == layout.chunk_rows and out.flags.c_contiguous:
         _compressor(layout.codec).decode(body, out=out.reshape(-1).view(np.uint8))
         return
     raw = np.frombuffer(_compressor(layout.codec).decode(body), np.uint8)
-    if raw.nbytes != layout.chunk_bytes:
-        raise ValueError(f"a chunk must decode to {layout.chunk_bytes} bytes, got {raw.nbytes}")
     rows = raw.view(layout.dtype).reshape(layout.chunk_rows, *layout.row_shape)
     out[...] = rows[first_row : first_row + len(out)]
 
@@ -193,6 +196,20 @@ def _encode_chunk(layout: RowLayout, rows: NDArray[Any]) -> bytes:
         block = padded
     data = _compressor(layout.codec).encode(block.reshape(-1))
     return data + _crc(data)
+
+
+def _decoded_bytes(codec: CodecName, body: memoryview) -> int:
+    """How long a frame says it gets when decompressed; compressors fill a longer buffer in part without a word."""
+    if codec != "rows":
+        return int.from_bytes(body[4:8], "little") if len(body) >= _BLOSC_HEADER else -1
+    if len(body) < _ZSTD_HEADER or bytes(body[:4]) != _ZSTD_MAGIC:
+        return -1
+    flags = body[4]
+    single_segment = bool(flags & 0x20)
+    start = 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[flags & 3]
+    width = (1 if single_segment else 0, 2, 4, 8)[flags >> 6]
+    stated = int.from_bytes(body[start : start + width], "little")
+    return stated + 256 if width == 2 else stated if width else -1
 
 
 def _crc(data: bytes | memoryview) -> bytes:

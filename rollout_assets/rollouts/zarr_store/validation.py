@@ -1,8 +1,8 @@
 """Is this store what it says? Every check runs, every problem is reported, and nothing found makes it crash.
 
 Without ``deep`` every file is accounted for and matches its checksums, every table is decoded and held against the
-rules and the other tables, and the chunks are those that the manifest says were written. With ``deep`` depth rasters are
-decoded too, and the content of every array is hashed and compared.
+rules and the other tables, and the chunks are those that the manifest says were written. With ``deep`` depth rasters
+are decoded too, and the content of every array is hashed and compared.
 """
 
 from __future__ import annotations

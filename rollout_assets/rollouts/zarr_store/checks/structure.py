@@ -67,7 +67,7 @@ def schema_version(store: Subject) -> Findings:
 
 def documents_agree(store: Subject) -> Findings:
     """Every node has its document; the root's copy of it is the same; all are written the canonical way."""
-    if store.files.read(ZARR_JSON) != document_bytes(store.root_document):
+    if store.document_bytes("") != document_bytes(store.root_document):
         yield problem(ZARR_JSON, "the root's document is not written the canonical way")
     shape = {"attributes", "zarr_format", "node_type", "consolidated_metadata"}
     section = store.root_document.get("consolidated_metadata")
@@ -96,7 +96,7 @@ def documents_agree(store: Subject) -> Findings:
             continue
         if path in copies and copies[path] != document:
             yield problem(path, f"{ZARR_JSON} differs from the root's copy of it")
-        elif store.files.read(f"{path}/{ZARR_JSON}") != document_bytes(document):
+        elif store.document_bytes(path) != document_bytes(document):
             yield problem(path, f"{ZARR_JSON} is not written the canonical way")
         if document.get("node_type") != ("group" if path in GROUPS else "array"):
             yield problem(path, "is not the kind of node the schema says", repr(document.get("node_type")))

@@ -47,6 +47,9 @@ class Subject:
         self.damaged: set[str] = set()
         self._arrays: dict[str, RowArray] = {}
         self._columns: dict[str, NDArray[Any]] = {}
+        self._documents: dict[str, tuple[bytes, dict[str, Any]]] = {}
+        self._texts: dict[str, list[str]] = {}
+        self._decoded: dict[str, list[str]] = {}
 
     @cached_property
     def root_document(self) -> dict[str, Any]:
@@ -72,16 +75,27 @@ class Subject:
 
     def document(self, path: str) -> dict[str, Any]:
         """The ``zarr.json`` of a node."""
+        return self._document(path)[1]
+
+    def document_bytes(self, path: str) -> bytes:
+        """The bytes of a node's ``zarr.json``."""
+        return self._document(path)[0]
+
+    def _document(self, path: str) -> tuple[bytes, dict[str, Any]]:
+        if path in self._documents:
+            return self._documents[path]
         key = f"{path}/{ZARR_JSON}" if path else ZARR_JSON
         try:
-            document = json.loads(self.files.read(key))
+            data = self.files.read(key)
+            document = json.loads(data)
         except OSError:
             raise StoreDamaged(path or ZARR_JSON, f"{ZARR_JSON} is missing") from None
         except ValueError as error:
             raise StoreDamaged(path or ZARR_JSON, f"{ZARR_JSON} is not JSON: {error}") from None
         if not isinstance(document, dict):
             raise StoreDamaged(path or ZARR_JSON, f"{ZARR_JSON} must hold an object, got {type(document).__name__}")
-        return document
+        self._documents[path] = (data, document)
+        return data, document
 
     @cached_property
     def manifest_bytes(self) -> bytes:
@@ -139,14 +153,20 @@ class Subject:
 
     def text(self, path: str) -> list[str]:
         """The strings of an array that holds a JSON list."""
-        return decode_strings(path, self.read(path))
+        if path not in self._texts:
+            self._texts[path] = decode_strings(path, self.read(path))
+        return self._texts[path]
 
     def decoded(self, table: Table, name: str) -> list[str]:
         """A column's strings; "" where the id is not given or points nowhere."""
         dictionary = table[name].dictionary
         assert dictionary is not None
-        strings = self.strings(dictionary)
-        return [strings[index] if 0 <= index < len(strings) else "" for index in self.column(table, name).tolist()]
+        path = table.path(name)
+        if path not in self._decoded:
+            strings = self.strings(dictionary)
+            ids = self.column(table, name).tolist()
+            self._decoded[path] = [strings[index] if 0 <= index < len(strings) else "" for index in ids]
+        return self._decoded[path]
 
     @cached_property
     def states(self) -> StateIndex:

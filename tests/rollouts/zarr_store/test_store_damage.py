@@ -1,0 +1,224 @@
+"""Damage: whatever is done to a store behind its back is reported, with the array's name, and never crashes anything."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import zarr
+
+from rollout_assets.rollouts.zarr_store import RolloutZarrValidationResult, validate_rollout_zarr_store
+from rollout_assets.rollouts.zarr_store.schema import GROUPS
+
+from .conftest import Mutable
+
+DEEP_ONLY = {"content_digests", "depth_rasters"}
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One way of damaging a store; ``names`` are words one of which a finding's ``where`` must contain."""
+
+    label: str
+    names: tuple[str, ...]
+    apply: Callable[[], None]
+
+
+def owner(key: str) -> str:
+    """What a report should name for a file: its array or group, or the file itself at the top."""
+    if key.endswith("/zarr.json"):
+        return key.removesuffix("/zarr.json")
+    return key.split("/c/")[0]
+
+
+def flips(store: Mutable, rng: np.random.Generator, count: int) -> Iterator[Mutation]:
+    keys = store.keys()
+    chunks = [key for key in keys if "/c/" in key]
+    documents = [key for key in keys if "/c/" not in key]
+    for index in range(count):
+        key = str(rng.choice(chunks if index % 3 else documents))
+        data = bytearray((store.path / key).read_bytes())
+        bit = int(rng.integers(len(data) * 8))
+
+        def apply(key: str = key, data: bytearray = data, bit: int = bit) -> None:
+            data[bit // 8] ^= 1 << (bit % 8)
+            (store.path / key).write_bytes(data)
+
+        names = ("zarr.json", "attribute", "/") if key == "zarr.json" else (owner(key),)
+        yield Mutation(f"flip bit {bit} of {key}", names, apply)
+
+
+def losses(store: Mutable, rng: np.random.Generator, count: int) -> Iterator[Mutation]:
+    keys = store.keys()
+    for index in range(count):
+        key = str(rng.choice(keys))
+        file = store.path / key
+        if index % 2:
+            yield Mutation(f"delete {key}", (owner(key),), file.unlink)
+        else:
+            size = int(rng.integers(file.stat().st_size))
+
+            def cut(key: str = key, size: int = size) -> None:
+                (store.path / key).write_bytes(store.original[key][:size])
+
+            yield Mutation(f"cut {key} to {size} bytes", (owner(key),), cut)
+
+
+def swaps(store: Mutable, rng: np.random.Generator, count: int) -> Iterator[Mutation]:
+    """Two chunks of one array, or the chunks of two arrays of one layout, change places."""
+    chunks = [key for key in store.keys() if "/c/" in key]
+    pairs = []
+    while len(pairs) < count:
+        first, second = (str(key) for key in rng.choice(chunks, 2, replace=False))
+        same_array = owner(first) == owner(second)
+        same_table = first.split("/")[0] == second.split("/")[0] and first.split("/c/")[1] == second.split("/c/")[1]
+        if (same_array or same_table) and store.original[first] != store.original[second]:
+            pairs.append((first, second))
+    for first, second in pairs:
+
+        def swap(first: str = first, second: str = second) -> None:
+            (store.path / first).write_bytes(store.original[second])
+            (store.path / second).write_bytes(store.original[first])
+
+        yield Mutation(f"swap {first} and {second}", (owner(first), owner(second)), swap)
+
+
+def edited_attributes(store: Mutable) -> Iterator[Mutation]:
+    """Each attribute of root and groups gets another value."""
+
+    def other(value: object) -> object:
+        if isinstance(value, bool):
+            return not value
+        if isinstance(value, (int, float)):
+            return value + 1
+        return f"{value}x"
+
+    for group in ("", *GROUPS):
+        key = f"{group}/zarr.json" if group else "zarr.json"
+        for name in json.loads(store.original[key])["attributes"]:
+
+            def edit(key: str = key, name: str = name) -> None:
+                document = json.loads(store.original[key])
+                document["attributes"][name] = other(document["attributes"][name])
+                (store.path / key).write_text(json.dumps(document))
+
+            yield Mutation(f"edit attribute {name} of {group or 'root'}", (name, group or "manifest"), edit)
+
+
+def changed_values(store: Mutable, rng: np.random.Generator) -> Iterator[Mutation]:
+    """One value of each array changes, written by plain zarr with matching checksums."""
+    root = zarr.open_group(store.path, mode="r")
+    for path in store.arrays():
+        shape = root[path].shape
+        if 0 in shape:
+            continue
+        at = tuple(int(rng.integers(size)) for size in shape)
+
+        def change(path: str = path, at: tuple[int, ...] = at) -> None:
+            array = zarr.open_array(store.path / path, mode="r+")
+            value = array[at]
+            if array.dtype.kind == "b":
+                array[at] = not value
+            elif array.dtype.kind == "f":
+                array[at] = 0.125 if not np.isfinite(value) or value == 0 else value * 1.5
+            else:
+                array[at] = value + 1 if value < np.iinfo(array.dtype).max else value - 1
+
+        yield Mutation(f"change {path}{list(at)}", (path,), change)
+
+
+def removals(store: Mutable) -> Iterator[Mutation]:
+    """Arrays vanish, with and without their mention in the root; groups change their name."""
+    for index, path in enumerate(store.arrays()):
+        if index % 6:
+            continue
+
+        def remove(path: str = path, index: int = index) -> None:
+            shutil.rmtree(store.path / path)
+            if index % 4:
+                document = json.loads(store.original["zarr.json"])
+                del document["consolidated_metadata"]["metadata"][path]
+                (store.path / "zarr.json").write_text(json.dumps(document))
+
+        yield Mutation(f"remove {path}", (path,), remove)
+    for group in GROUPS:
+
+        def rename(group: str = group) -> None:
+            (store.path / group).rename(store.path / f"{group}_2")
+
+        yield Mutation(f"rename {group}", (group,), rename)
+
+
+def damaged(store: Mutable, mutation: Mutation, deep: bool) -> RolloutZarrValidationResult:
+    store.restore()
+    mutation.apply()
+    return validate_rollout_zarr_store(store.path, deep=deep)
+
+
+def assert_reported(store: Mutable, mutations: list[Mutation], at_least: int) -> None:
+    """Deep reports all, by name; so do the checks that also run without it; every fifth is run without it, too."""
+    assert len(mutations) >= at_least
+    silent, nameless, silent_without_deep = [], [], []
+    try:
+        for index, mutation in enumerate(mutations):
+            result = damaged(store, mutation, deep=True)
+            shallow = [finding for finding in result.findings if finding.check not in DEEP_ONLY]
+            if index % 5 == 0:
+                again = validate_rollout_zarr_store(store.path, deep=False)
+                assert again.errors == [str(finding) for finding in shallow], mutation.label
+            if result.ok:
+                silent.append(mutation.label)
+            elif not any(name in finding.where for finding in result.findings for name in mutation.names):
+                nameless.append((mutation.label, result.errors))
+            if not shallow:
+                silent_without_deep.append(mutation.label)
+    finally:
+        store.restore()
+    assert not silent
+    assert not nameless
+    assert not silent_without_deep
+
+
+def test_the_undamaged_store_is_right(mutable_store: Mutable) -> None:
+    for deep in (False, True):
+        result = validate_rollout_zarr_store(mutable_store.path, deep=deep)
+        assert result.errors == []
+
+
+def test_flipped_bits_are_reported(mutable_store: Mutable) -> None:
+    assert_reported(mutable_store, list(flips(mutable_store, np.random.default_rng(1), 90)), 90)
+
+
+def test_lost_and_cut_files_are_reported(mutable_store: Mutable) -> None:
+    assert_reported(mutable_store, list(losses(mutable_store, np.random.default_rng(2), 60)), 60)
+
+
+def test_swapped_chunks_are_reported(mutable_store: Mutable) -> None:
+    assert_reported(mutable_store, list(swaps(mutable_store, np.random.default_rng(3), 20)), 20)
+
+
+def test_edited_attributes_are_reported(mutable_store: Mutable) -> None:
+    assert_reported(mutable_store, list(edited_attributes(mutable_store)), 70)
+
+
+def test_one_changed_value_in_any_array_is_reported(mutable_store: Mutable) -> None:
+    assert_reported(mutable_store, list(changed_values(mutable_store, np.random.default_rng(4))), 150)
+
+
+def test_removed_arrays_and_renamed_groups_are_reported(mutable_store: Mutable) -> None:
+    assert_reported(mutable_store, list(removals(mutable_store)), 35)
+
+
+@pytest.mark.slow
+def test_a_thousand_more_mutations_are_reported(mutable_store: Mutable) -> None:
+    rng = np.random.default_rng(5)
+    mutations = [
+        *flips(mutable_store, rng, 600),
+        *losses(mutable_store, rng, 300),
+        *swaps(mutable_store, rng, 100),
+    ]
+    assert_reported(mutable_store, mutations, 1_000)
