@@ -115,8 +115,8 @@ def intersection_volume(a: OrientedBoxes, b: OrientedBoxes) -> Float64:
     """Exact volume shared by box i of ``a`` and box i of ``b``: (n,), by clipping each one's faces with the other.
 
     The faces of the shared polyhedron are faces of ``a`` inside ``b`` and faces of ``b`` inside ``a``; its volume is
-    the sum of the cones from them to a common point (divergence theorem). A face that lies on a face of the other box is
-    counted once, with ``a``.
+    the sum of the cones from them to a common point (divergence theorem). A face that lies on a face of the other box
+    is counted once, with ``a``.
     """
     origin = translation(a.pose_world_object)
     apart = np.linalg.norm(translation(b.pose_world_object) - origin, axis=-1)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -73,7 +80,40 @@ def launch(kernel: wp.Kernel, dim: int | tuple[int, ...], arguments: list[Any], 
         with _LOCK:
             wp.load_module(kernel.module, device=device)
             _ready.add((kernel.key, device))
+    began = perf_counter()
     wp.launch(kernel, dim=dim, inputs=inputs, device=device)
+    if _clocks:
+        wp.synchronize_device(device)
+        for clock in _clocks:
+            clock.add(perf_counter() - began)
+
+
+@dataclass
+class KernelClock:
+    """Seconds and launches inside device kernels, summed over threads."""
+
+    seconds: float = 0.0
+    launches: int = 0
+
+    def add(self, seconds: float) -> None:
+        """Count one launch."""
+        with _LOCK:
+            self.seconds += seconds
+            self.launches += 1
+
+
+@contextmanager
+def kernel_clock() -> Iterator[KernelClock]:
+    """Measure the kernels launched meanwhile. On a GPU every launch is then waited for, so use it to measure only."""
+    clock = KernelClock()
+    _clocks.append(clock)
+    try:
+        yield clock
+    finally:
+        _clocks.remove(clock)
+
+
+_clocks: list[KernelClock] = []
 
 
 def _on_torch_stream(device: str) -> str:
@@ -83,10 +123,30 @@ def _on_torch_stream(device: str) -> str:
 
 
 def _start_warp() -> None:
-    """Initialise Warp once per process without its banner: stdout is for data."""
+    """Initialise Warp once per process, without its banner and without a word about a missing CUDA driver."""
     if None in _ready:
         return
-    with _LOCK:
+    with _LOCK, _without_line_on_stderr(b"Could not find or load the NVIDIA CUDA driver"):
         wp.config.log_level = wp.LOG_WARNING
         wp.init()
         _ready.add(None)
+
+
+@contextmanager
+def _without_line_on_stderr(unwanted: bytes) -> Iterator[None]:
+    """Hold back what native code writes to stderr meanwhile, and pass all of it on but lines with ``unwanted``.
+
+    Warp's library prints its driver notice past Python and past its own log level. A machine without a GPU is no news:
+    whoever asks for one gets a ``DeviceError``.
+    """
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as held:
+        stderr = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            held.seek(0)
+            os.write(stderr, b"".join(line for line in held if unwanted not in line))
+            os.close(stderr)

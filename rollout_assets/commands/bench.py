@@ -1,0 +1,49 @@
+"""`rollout-assets bench`: figures of this machine, measured in one run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, progress_bars
+from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
+
+app = typer.Typer(help="Measure speed and exactness on this machine.", no_args_is_help=True)
+
+
+@app.command()
+def oracle(
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes, done in well under a minute.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Seed of the measured scenes.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """The oracle's kernels against brute force: speed, growth and exactness."""
+    from rollout_assets.oracle.benchmark import run_oracle_benchmark
+    from rollout_assets.oracle.benchmark_report import render_benchmark
+    from rollout_assets.oracle.benchmark_results import FULL, QUICK
+
+    with progress_bars() as progress:
+        result = run_oracle_benchmark(QUICK if quick else FULL, device=device, seed=seed, progress=progress)
+    if as_json:
+        print_json(result)
+    else:
+        out.print(render_benchmark(result))
+
+
+@app.command()
+def rollouts(
+    campaign: CampaignOption = DEMO_CAMPAIGN,
+    rows: Annotated[int | None, typer.Option(help="Only the first rows; default: all.", min=1)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Seconds per target of a campaign's source, and where they go."""
+    from rollout_assets.rollouts.benchmark import run_rollout_benchmark, show_rollout_benchmark
+
+    with progress_bars() as progress:
+        result = run_rollout_benchmark(load_campaign(campaign), rows, progress)
+    if as_json:
+        print_json(result)
+    else:
+        show_rollout_benchmark(result, out)
