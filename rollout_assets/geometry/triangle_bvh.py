@@ -153,19 +153,23 @@ def _references(
     points: NDArray[np.float32], triangles: NDArray[np.int32]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]:
     """Boxes (r, 3), (r, 3) that together cover every triangle, and the triangle of each (r,)."""
-    corners = points[triangles]
+    a, b, c = (points[triangles[:, corner]] for corner in range(3))
     owner = np.arange(len(triangles), dtype=np.int32)
-    low, high = corners.min(axis=1), corners.max(axis=1)
-    edge = np.sqrt(((corners - corners[:, [1, 2, 0]]) ** 2).sum(axis=2).max(axis=1))
+    low, high = np.minimum(np.minimum(a, b), c), np.maximum(np.maximum(a, b), c)
+    edge = np.sqrt(np.maximum(np.maximum(_length_sq(b - a), _length_sq(c - b)), _length_sq(a - c)))
     limit = _edge_limit(edge, low.min(axis=0), high.max(axis=0))
     large = edge > limit
     if large.any():
-        pieces, piece_owner = _cut(corners[large].astype(np.float64), owner[large], limit)
+        pieces, piece_owner = _cut(points[triangles[large]].astype(np.float64), owner[large], limit)
         low = np.concatenate([low[~large], pieces.min(axis=1).astype(np.float32)])
         high = np.concatenate([high[~large], pieces.max(axis=1).astype(np.float32)])
         owner = np.concatenate([owner[~large], piece_owner])
     slack = np.float32(BOX_SLACK * max(np.abs(low).max(), np.abs(high).max()))
     return low - slack, high + slack, owner
+
+
+def _length_sq(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.einsum("nk,nk->n", vectors, vectors)
 
 
 def _edge_limit(edge: NDArray[np.float32], low: NDArray[np.float32], high: NDArray[np.float32]) -> float:

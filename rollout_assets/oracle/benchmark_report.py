@@ -58,10 +58,11 @@ def _growth(result: OracleBenchmark) -> Table:
 
 
 def _remarks(result: OracleBenchmark) -> tuple[Text, ...]:
+    started, started_cpu = result.second_process_s, result.second_process_cpu_s
     wall, cpu = result.two_process_speedup, result.two_process_cpu_speedup
     return (
         Text(f"closest points: {result.points_per_s / 1e6:.2f} M/s"),
-        Text(f"a second process has scored after {result.second_process_s:.2f} s, imports included"),
+        Text(f"a second process has scored after {started:.2f} s ({started_cpu:.2f} s CPU), imports included"),
         Text(f"two processes: {wall:.2f}x one by wall time, {cpu:.2f}x by CPU time"),
         Text(f"peak memory: {result.peak_memory_mib:,.0f} MiB"),
     )

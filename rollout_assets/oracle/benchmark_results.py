@@ -136,6 +136,7 @@ class OracleBenchmark:
     scenes: tuple[SceneSpeed, ...]
     growth: tuple[Growth, ...]
     second_process_s: float
+    second_process_cpu_s: float
     two_process_speedup: float
     two_process_cpu_speedup: float
     peak_memory_mib: float
