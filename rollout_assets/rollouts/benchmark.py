@@ -88,7 +88,8 @@ def show_rollout_benchmark(result: RolloutBenchmark, console: Console) -> None:
     console.print(
         f"{result.targets} targets of {result.rows} rows on {result.device}: "
         f"[bold]{result.seconds_per_target:.2f} s per target[/], "
-        f"{result.views_per_second:,.0f} views scored per second, {result.candidates_per_second:,.0f} stored candidates per second",
+        f"{result.views_per_second:,.0f} views scored and "
+        f"{result.candidates_per_second:,.0f} candidates stored per second",
         highlight=False,
         soft_wrap=True,
     )
