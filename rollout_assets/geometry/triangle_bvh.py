@@ -75,6 +75,8 @@ class TriangleBvh:
         starts, ahead = rows3(origins, "origins", self.device), rows3(directions, "directions", self.device)
         if len(starts) != len(ahead):
             raise GeometryError(f"{len(starts)} origins need as many directions, got {len(ahead)}")
+        if not max_t >= 0:
+            raise GeometryError(f"max_t must be >= 0, got {max_t}")
         t = torch.empty(len(starts), dtype=torch.float32, device=self.device)
         face = torch.empty(len(starts), dtype=torch.int32, device=self.device)
         rays = [as_warp(starts, wp.vec3), as_warp(ahead, wp.vec3), float(max_t)]
@@ -87,6 +89,8 @@ class TriangleBvh:
         Nothing strictly nearer than ``max_distance``, or a NaN point: +inf and -1.
         """
         queries = rows3(points, "points", self.device)
+        if not max_distance >= 0:
+            raise GeometryError(f"max_distance must be >= 0, got {max_distance}")
         distance_sq = torch.empty(len(queries), dtype=torch.float32, device=self.device)
         face = torch.empty(len(queries), dtype=torch.int32, device=self.device)
         bound = min(float(max_distance) ** 2, 3e38)

@@ -19,7 +19,7 @@ from rollout_assets.geometry.poses import Float32, Float64
 from rollout_assets.oracle.fusion import FusedCloud
 from rollout_assets.oracle.raycast import EVERYWHERE, ViewPoints, box_row, bytes_per_view, checked_poses
 from rollout_assets.oracle.scene import OracleScene
-from rollout_assets.oracle.surface_error import PointClouds, Surface, SurfaceState
+from rollout_assets.oracle.surface_error import PointClouds, Surface, SurfaceState, triangle_areas
 
 ERROR_FLOOR_M2 = 1e-12
 """Errors below this count as this much when something is divided by them or their logarithm is taken."""
@@ -157,6 +157,8 @@ class OracleScorer:
         faces = scene.faces_in(box, margin)
         if len(faces) == 0:
             return Refused(Refusal.TARGET_CROP_EMPTY, f"no face of the mesh has a vertex in the box ± {margin} m")
+        if self.config.face_weighting == "area" and not triangle_areas(scene.vertices, scene.faces[faces]).any():
+            return Refused(Refusal.TARGET_CROP_EMPTY, f"the {len(faces)} faces in the box ± {margin} m have no area")
         row = box_row(box, margin)
         points = cloud.points[points_in(cloud.points, row)]
         if len(points) < self.config.min_current_points:
@@ -207,7 +209,9 @@ class OracleScorer:
         for _, group in groupby(ordered, key=lambda row: kind(row)[:2]):
             rows = np.fromiter(group, np.int64)
             camera = requests[owner[rows[0]]].state.camera
-            size = max((self.config.batch_mib << 20) // bytes_per_view(camera, self.config), 1)
+            tables = sum(8 * len(requests[index].state.cloud.table) for index in np.unique(owner[rows]))
+            needed = bytes_per_view(camera, self.config) + tables // len(rows)
+            size = max((self.config.batch_mib << 20) // needed, 1)
             yield from np.split(rows, range(size, len(rows), size))
 
     def _views(self, states: Sequence[OracleState], poses: Float32, state_of_view: NDArray[np.int64]) -> ViewPoints:

@@ -28,6 +28,9 @@ from rollout_assets.oracle import cloud_kernels
 UNSEEN_SQ = 3.0e38
 """A face's squared distance to no points at all."""
 
+_BYTES_PER_POINT = 96
+"""Working memory of one measured point: coordinates twice, sort keys and order, distance, its share of the tree."""
+
 _BLOCK = int(cloud_kernels.BLOCK_FACES)
 _LEAF = int(cloud_kernels.LEAF_POINTS)
 _RUN = int(cloud_kernels.RUN_POINTS)
@@ -57,13 +60,16 @@ class PointClouds:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def split(self, max_points: int) -> list[slice]:
-        """Runs of whole clouds with at most ``max_points`` points each (a larger cloud runs alone)."""
-        runs, start = [], 0
-        for stop in range(1, len(self) + 1):
-            if stop > start + 1 and self.offsets[stop] - self.offsets[start] > max_points:
-                runs.append(slice(start, stop - 1))
-                start = stop - 1
+    def split(self, max_bytes: int, bytes_per_cloud: int) -> list[slice]:
+        """Runs of whole clouds that need at most ``max_bytes`` each; a cloud that needs more runs alone."""
+        runs: list[slice] = []
+        start, used = 0, 0
+        for cloud, points in enumerate(np.diff(self.offsets).tolist()):
+            needed = bytes_per_cloud + _BYTES_PER_POINT * points
+            if cloud > start and used + needed > max_bytes:
+                runs.append(slice(start, cloud))
+                start, used = cloud, 0
+            used += needed
         return [*runs, slice(start, len(self))] if len(self) else []
 
     def __getitem__(self, run: slice) -> PointClouds:
@@ -145,7 +151,7 @@ class Surface:
         """Each cloud added to its state, for itself. ``max_bytes`` bounds the memory and never changes a result."""
         parts = [
             self._measure(states, clouds[run], state_of_cloud[run], keep_minima=False)[0]
-            for run in clouds.split(max(max_bytes // self._bytes_per_point(clouds), 1))
+            for run in clouds.split(max_bytes, bytes_per_cloud=8 * len(self._block_boxes))
         ]
         return SurfaceSums(
             np.concatenate([part.point_sum for part in parts]) if parts else np.zeros(0),
@@ -158,12 +164,6 @@ class Surface:
         clouds = PointClouds.of([points], self.device)
         sums, minima = self._measure([state], clouds, np.zeros(1, np.int64), keep_minima=True)
         return SurfaceState(minima[0], float(sums.point_sum[0]), int(sums.point_count[0]), float(sums.face_sum[0]))
-
-    def _bytes_per_point(self, clouds: PointClouds) -> int:
-        """Working memory per point, with each cloud's sums over blocks of faces spread over its points."""
-        blocks = -(-self.face_count // _BLOCK)
-        mean_points = max(int(clouds.offsets[-1]) // max(len(clouds), 1), 1)
-        return 96 + 8 * blocks // mean_points
 
     def _measure(
         self,
@@ -235,13 +235,13 @@ class Surface:
 
 def triangle_areas(vertices: Float32, faces: NDArray[np.int32]) -> Float64:
     """(m,) in m², in double precision."""
-    a, b, c = np.moveaxis(vertices.astype(np.float64)[faces], 1, 0)
+    a, b, c = np.moveaxis(vertices[faces].astype(np.float64), 1, 0)
     return 0.5 * np.linalg.norm(np.cross(b - a, c - a), axis=1)
 
 
 def _spatial_order(vertices: Float32, faces: NDArray[np.int32]) -> NDArray[np.int64]:
     """Faces along a Morton curve of their centres, so that a block of faces is a small region."""
-    centres = vertices.astype(np.float64)[faces].mean(axis=1)
+    centres = vertices[faces].astype(np.float64).mean(axis=1)
     low = centres.min(axis=0)
     cells = ((centres - low) * (1023.0 / max(float((centres.max(axis=0) - low).max()), 1e-9))).astype(np.int64)
     codes = np.zeros(len(faces), np.int64)

@@ -199,6 +199,10 @@ def test_odd_shapes_are_refused() -> None:
         bvh.closest(np.zeros(4))
     with pytest.raises(GeometryError, match="2 origins need as many directions, got 3"):
         bvh.cast_rays(np.zeros((2, 3)), np.zeros((3, 3)))
+    with pytest.raises(GeometryError, match="max_distance must be >= 0, got -1"):
+        bvh.closest(np.zeros((1, 3)), max_distance=-1)
+    with pytest.raises(GeometryError, match="max_t must be >= 0, got nan"):
+        bvh.cast_rays(np.zeros((1, 3)), np.ones((1, 3)), max_t=np.nan)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA driver")

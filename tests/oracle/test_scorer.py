@@ -213,6 +213,11 @@ def test_targets_that_cannot_be_labelled_come_back_with_their_reason() -> None:
     assert reason(None, target_box()) is Refusal.MESH_REFERENCE_MISSING
     assert reason(scene, target_box((0, 0, 1.0), 0.1)) is Refusal.TARGET_CROP_EMPTY
     assert reason(scene, target_box((0.4, 0, 0), 0.3)) is Refusal.TARGET_SUPPORT_TOO_LOW
+    by_area = OracleScorer(OracleConfig(device="cpu", face_weighting="area"))
+    flat = OracleScene(np.zeros((3, 3)), [[0, 1, 2]], "cpu")
+    nothing = by_area.begin(flat, CAMERA, by_area.fuse(flat, np.zeros((1, 3))), target_box())
+    assert isinstance(nothing, Refused)
+    assert nothing.reason is Refusal.TARGET_CROP_EMPTY
 
 
 def test_bad_input_is_refused_with_its_value() -> None:
