@@ -64,6 +64,13 @@ def refuse_unfit_rows(records: Sequence[EncodedRecord], candidates: Mapping[str,
     """The same for the candidate rows of some records, once they are columns."""
     actor = candidates["actor_action_mask"]
     bits_wrong = ~bitset_is_consistent(candidates["invalid_reason_bitset"], actor)
+    roots = np.stack([encoded.record.root.pose_world_camera for encoded in records])
+    for encoded, fits in zip(records, finite_rigid(roots), strict=True):
+        if not fits:
+            shown = np.asarray(encoded.record.root.pose_world_camera).tolist()
+            raise RecordRefused(
+                f"record {encoded.record.rollout_id_prefix!r}: root pose must be finite and rigid, got {shown}"
+            )
     labelled = np.zeros(len(actor), np.bool_)
     for name in LABEL_COLUMNS:
         labelled |= ~np.isnan(candidates[name])
@@ -107,8 +114,6 @@ def _root_problems(record: RolloutZarrRecord) -> Iterator[str]:
     pose = np.asarray(record.root.pose_world_camera)
     if pose.shape != (12,):
         yield f"root pose must have shape (12,), got {pose.shape}"
-    elif not finite_rigid(pose):
-        yield f"root pose must be finite and rigid, got {pose.tolist()}"
     for name, value in (
         ("horizon", record.horizon),
         ("branch_factor", record.branch_factor),
@@ -119,19 +124,11 @@ def _root_problems(record: RolloutZarrRecord) -> Iterator[str]:
 
 
 def _step_problems(step: RolloutStep, depth: SelectedDepthRetentionConfig, is_last: bool) -> Iterator[str]:
-    shell, labels, selection = step.shell, step.labels, step.selection
-    size, selected = len(shell), selection.selected_shell_index
+    shell, selected = step.shell, step.selection.selected_shell_index
+    size = len(shell)
     if size == 0:
         yield "the shell is empty"
         return
-    for name, column in (
-        *((name, getattr(labels, name)) for name in LABEL_COLUMNS),
-        ("logits", selection.logits),
-        ("probabilities", selection.probabilities),
-        ("log_probabilities", selection.log_probabilities),
-    ):
-        if len(column) != size:
-            yield f"{name} must have {size} rows like the shell, got {len(column)}"
     if selected == NOT_SELECTED:
         if not is_last:
             yield "nothing was selected, yet the chain goes on"

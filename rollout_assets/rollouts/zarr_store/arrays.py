@@ -57,6 +57,11 @@ class RowArray:
     def __len__(self) -> int:
         return self.shape[0]
 
+    @property
+    def row_bytes(self) -> int:
+        """Decoded bytes of one row."""
+        return int(np.prod(self.shape[1:])) * self.dtype.itemsize
+
     def read(self, start: int = 0, stop: int | None = None, threads: bool = True) -> NDArray[Any]:
         """Rows ``start`` to ``stop``; with ``threads`` several files are decoded at a time."""
         stop = len(self) if stop is None else min(stop, len(self))

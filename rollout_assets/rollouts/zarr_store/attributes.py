@@ -58,7 +58,7 @@ class RolloutZarrStoreConfig(ConfigSection):
     chunk_rows: Count = 65_536
     chunks_per_shard: Count = Field(4, description="Chunks of table rows in one file.")
     chunk_states: Count = 4_096
-    states_per_shard: Count = Field(16_384, description="States of the training view in one file, about.")
+    states_per_shard: Count = Field(32_768, description="States of the training view in one file, about.")
     selected_depth: SelectedDepthRetentionConfig = SelectedDepthRetentionConfig()
     depth_chunks_per_shard: Count = Field(16, description="Chunks of depth images in one file.")
     depth_renderer: str = "rollout_assets.oracle.raycast"

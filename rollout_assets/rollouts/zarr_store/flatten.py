@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollout_assets.errors import RecordRefused
 from rollout_assets.geometry import poses
 from rollout_assets.rollouts.trace import (
     NOT_SELECTED,
@@ -116,9 +117,9 @@ def flatten_records(records: Sequence[EncodedRecord], at: RowCounts) -> FlatReco
     total = len(step_of_row)
     shell_starts = np.cumsum(shell_sizes) - shell_sizes
 
-    candidates = _gather(SHELL_COLUMNS, [step.shell for step in steps], CANDIDATES)
-    candidates |= _gather({name: name for name in LABEL_COLUMNS}, [step.labels for step in steps], CANDIDATES)
-    candidates |= _gather(SELECTION_COLUMNS, [step.selection for step in steps], CANDIDATES)
+    candidates = _gather(SHELL_COLUMNS, [step.shell for step in steps], CANDIDATES, total)
+    candidates |= _gather({name: name for name in LABEL_COLUMNS}, [step.labels for step in steps], CANDIDATES, total)
+    candidates |= _gather(SELECTION_COLUMNS, [step.selection for step in steps], CANDIDATES, total)
     candidates["pose_relative_root"] = _relative_poses(records, candidates["pose_world_cam"])
     candidates["candidate_row_id"] = at.candidates + np.arange(total)
     candidates["step_row_id"] = at.steps + step_of_row
@@ -158,7 +159,7 @@ def flatten_records(records: Sequence[EncodedRecord], at: RowCounts) -> FlatReco
     last = chain_starts + chain_lengths - 1
     finals: Columns = {f"final_{name}": sums[last, column] for column, name in enumerate(CUMULATIVE_OF)}
     measured = [step.shell.diagnostics for step in steps]
-    diagnostics = _gather({name: name for name in DIAGNOSTIC_COLUMNS}, measured, CANDIDATE_DIAGNOSTICS)
+    diagnostics = _gather({name: name for name in DIAGNOSTIC_COLUMNS}, measured, CANDIDATE_DIAGNOSTICS, total)
     diagnostics["candidate_row_id"] = candidates["candidate_row_id"]
     diagnostics["position_id"] = candidates["position_id"]
     lineage_ids = np.array([ids for encoded in records for ids in encoded.lineage_ids], np.int32)
@@ -231,13 +232,17 @@ def _relative_poses(records: Sequence[EncodedRecord], pose_world_cam: poses.Floa
     return relative
 
 
-def _gather(fields_of: dict[str, str], parts: Sequence[Any], table: Table) -> Columns:
-    return {
+def _gather(fields_of: dict[str, str], parts: Sequence[Any], table: Table, rows: int) -> Columns:
+    columns = {
         column: np.concatenate(
             [getattr(part, field) for part in parts], dtype=table[column].numpy_dtype, casting="same_kind"
         )
         for column, field in fields_of.items()
     }
+    for column, values in columns.items():
+        if len(values) != rows:
+            raise RecordRefused(f"{column} has {len(values)} rows where the shells have {rows}")
+    return columns
 
 
 def _rollout_columns(records: Sequence[EncodedRecord]) -> Columns:

@@ -21,7 +21,7 @@ from zarr.storage import FsspecStore, LocalStore
 
 from rollout_assets.errors import StoreDamaged, StoreError
 from rollout_assets.rollouts.manifest import ROLLOUT_MANIFEST_FILENAME, parse_manifest
-from rollout_assets.rollouts.zarr_store.arrays import RowArray
+from rollout_assets.rollouts.zarr_store.arrays import RowArray, decoding_threads
 from rollout_assets.rollouts.zarr_store.dictionaries import decode_strings
 from rollout_assets.rollouts.zarr_store.files import BackendFiles, LocalFiles, StoreFiles
 from rollout_assets.rollouts.zarr_store.records import StoredRollout, StoredStep, read_rollout, read_step
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 StoreLocation = Path | str | Store
 
 _VIEW_BLOCK_ROWS = 1 << 20
+_WORTH_THREADS = 1 << 21
 
 
 class RolloutZarrStoreReader:
@@ -56,6 +57,7 @@ class RolloutZarrStoreReader:
     def __init__(self, store_dir: StoreLocation) -> None:
         self.location = str(store_dir)
         self.files, backend = open_files(store_dir)
+        self._arrays: dict[str, RowArray] = {}
         try:
             self.root = zarr.open_group(backend, mode="r", zarr_format=3)
         except Exception as error:  # zarr raises many kinds for a root that is missing or broken
@@ -71,6 +73,11 @@ class RolloutZarrStoreReader:
 
     def row_array(self, path: str) -> RowArray:
         """An array by path, to be read by rows; a missing one is ``StoreDamaged``."""
+        if path not in self._arrays:
+            self._arrays[path] = self._open_array(path)
+        return self._arrays[path]
+
+    def _open_array(self, path: str) -> RowArray:
         try:
             array = self.root[path]
         except Exception as error:  # a missing key, or metadata that zarr cannot make sense of
@@ -88,7 +95,12 @@ class RolloutZarrStoreReader:
     ) -> dict[str, NDArray[Any]]:
         """Columns of a table, all but rasters by default."""
         wanted = [name for name in table.names if name not in table.rasters] if names is None else names
-        return {name: self.array(table.path(name), start, stop) for name in wanted}
+        arrays = {name: self.row_array(table.path(name)) for name in wanted}
+        rows = range(*slice(start, stop).indices(max((len(array) for array in arrays.values()), default=0)))
+        if len(rows) * sum(array.row_bytes for array in arrays.values()) < _WORTH_THREADS:
+            return {name: array.read(start, stop) for name, array in arrays.items()}
+        read = decoding_threads().map(lambda array: array.read(start, stop, threads=False), arrays.values())
+        return dict(zip(arrays, read, strict=True))
 
     def num_rows(self, table: str) -> int:
         """Rows of a table."""

@@ -10,7 +10,7 @@ tests hold the two against each other.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import google_crc32c
@@ -60,7 +60,7 @@ class RowLayout:
         """Whether a file holds an index and several chunks."""
         return self.chunks_per_file > 1
 
-    @property
+    @cached_property
     def chunk_bytes(self) -> int:
         """Decoded bytes of one chunk."""
         return self.chunk_rows * int(np.prod(self.row_shape)) * self.dtype.itemsize

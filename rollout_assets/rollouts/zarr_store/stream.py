@@ -85,6 +85,7 @@ from rollout_assets.rollouts.zarr_store.training_view import (
     CANDIDATE_COLUMNS,
     ROLLOUT_COLUMNS,
     STEP_COLUMNS,
+    VIEW_OF,
     StateIndex,
     build_view,
 )
@@ -318,13 +319,19 @@ class RolloutZarrStoreWriter:
             {name: read(STEPS, name) for name in STEP_COLUMNS}, {name: read(ROLLOUTS, name) for name in ROLLOUT_COLUMNS}
         )
         states = self.config.chunk_states
-        sizes = ChunkSizes(states, max(self.config.states_per_shard // states, 1))
-        sink = TableSink(self.store_dir, Q_H, {"A": index.width}, sizes, self._workers, self._on_step)
+        dense = ChunkSizes(states, max(self.config.states_per_shard // states, 1))
+        narrow = ChunkSizes(self.config.chunk_rows, 1)
+        sinks = [
+            TableSink(self.store_dir, Q_H.part(names), {"A": index.width}, sizes, self._workers, self._on_step)
+            for names, sizes in ((VIEW_OF, dense), (set(Q_H.names) - set(VIEW_OF), narrow))
+        ]
         for start, stop in index.blocks(_VIEW_BLOCK_ROWS):
             rows = index.rows(start, stop)
             candidates = {name: read(CANDIDATES, name, rows) for name in CANDIDATE_COLUMNS}
-            sink.append(build_view(index, candidates, start, stop, self.config.discount_gamma))
-        return {array.path: array for array in sink.finish()}
+            view = build_view(index, candidates, start, stop, self.config.discount_gamma)
+            for sink in sinks:
+                sink.append(view)
+        return {array.path: array for sink in sinks for array in sink.finish()}
 
     def _write_texts(self) -> dict[str, WrittenArray]:
         texts = {f"dictionaries/{name}": values for name, values in self.dictionaries.values().items()}

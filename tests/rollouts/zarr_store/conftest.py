@@ -22,12 +22,12 @@ RECORDS = SyntheticRecords(
 
 CONFIG = RolloutZarrStoreConfig(
     discount_gamma=0.9,
-    chunk_rows=256,
-    chunks_per_shard=3,
-    chunk_states=32,
-    states_per_shard=64,
-    selected_depth=SelectedDepthRetentionConfig(width_px=WIDTH, height_px=HEIGHT, chunk_steps=8),
-    depth_chunks_per_shard=4,
+    chunk_rows=500,
+    chunks_per_shard=2,
+    chunk_states=40,
+    states_per_shard=80,
+    selected_depth=SelectedDepthRetentionConfig(width_px=WIDTH, height_px=HEIGHT, chunk_steps=25),
+    depth_chunks_per_shard=3,
 )
 """Several chunks and shards of everything, small enough to be quick."""
 

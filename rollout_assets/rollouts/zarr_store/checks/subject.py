@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,11 @@ from rollout_assets.rollouts.zarr_store.training_view import ROLLOUT_COLUMNS, ST
 
 BLOCK_ROWS = 1 << 20
 """Candidate rows examined together, about."""
+
+
+@lru_cache(maxsize=1024)
+def _array_metadata(document: bytes) -> ArrayV3Metadata:
+    return ArrayV3Metadata.from_dict(json.loads(document))
 
 
 class Subject:
@@ -114,12 +119,11 @@ class Subject:
         """An array from its own document, or, if that is broken, from the root's copy."""
         if path not in self._arrays:
             try:
-                document = self.document(path)
+                document = self.document_bytes(path)
             except StoreDamaged:
-                document = self.consolidated.get(path, {})
+                document = json.dumps(self.consolidated.get(path, {})).encode()
             try:
-                metadata = ArrayV3Metadata.from_dict(document)
-                self._arrays[path] = RowArray(self.files, path, metadata)
+                self._arrays[path] = RowArray(self.files, path, _array_metadata(document))
             except Exception as error:  # zarr raises many kinds for metadata it cannot make sense of
                 raise StoreDamaged(path, f"{ZARR_JSON} does not describe an array: {error}") from None
         return self._arrays[path]
