@@ -9,6 +9,11 @@
     ├── GeometryError        an array that is not the pose, box, camera or point it claims to be
     ├── RolloutFailed        one rollout could not be finished; names its root and index
     ├── DeviceError          the requested compute device is not there
+    ├── CampaignError        a campaign's plan, shards or promoted store
+    │   ├── ShardDrift         config or source rows are not those that a shard was planned for
+    │   ├── ShardBusy          another process is at it
+    │   ├── ShardFailed        a shard could not be built; nothing partial of it is visible
+    │   └── PromotionRefused   shards that cannot become a promoted store; carries every reason
     └── StoreError           a rollout store cannot be written, opened or read
         ├── StoreExists        the destination is already there
         ├── RecordRefused      a record that does not fit the store; nothing of it is published
@@ -79,6 +84,31 @@ class StoreDamaged(StoreError):
         self.where = where
         self.problem = problem
         super().__init__(f"{where}: {problem}")
+
+
+class CampaignError(RolloutAssetsError):
+    """A campaign's plan, shards or promoted store cannot be used as asked."""
+
+
+class ShardDrift(CampaignError):
+    """Config or source rows are not those that a shard was planned for."""
+
+
+class ShardBusy(CampaignError):
+    """Another process holds what this one needs; it is released however that process ends."""
+
+
+class ShardFailed(CampaignError):
+    """A shard could not be built; nothing partial of it is visible, and it can be tried again."""
+
+
+class PromotionRefused(CampaignError):
+    """Shards that cannot become a promoted store; ``problems`` lists every reason."""
+
+    def __init__(self, where: str, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        shown = "".join(f"\n  - {problem}" for problem in self.problems)
+        super().__init__(f"{where}: promotion refused{shown}")
 
 
 class RolloutFailed(RolloutAssetsError):

@@ -1,11 +1,16 @@
-"""From source rows to a stream of rollout records, with everything that was left out counted by reason."""
+"""From source rows to a stream of rollout records, and from a planned shard to a validated store of them.
+
+Everything that was left out is counted by reason, and every planned row is accounted for.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path as FilePath
 from time import perf_counter
+from typing import Any
 
 from rollout_assets.config import CampaignConfig, SelectedDepthRetentionConfig
 from rollout_assets.errors import RolloutAssetsError
@@ -13,6 +18,7 @@ from rollout_assets.oracle.scorer import OracleScorer
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.engine import Chain, Path, RolloutKey, StepDecision, expand
 from rollout_assets.rollouts.evaluation import StateEvaluator, drive
+from rollout_assets.rollouts.manifest import RolloutStoreManifestContext
 from rollout_assets.rollouts.records import SourceProvenance, rollout_record
 from rollout_assets.rollouts.roots import (
     PreparedSample,
@@ -22,16 +28,32 @@ from rollout_assets.rollouts.roots import (
     TargetedRoot,
     prepare_sample,
 )
+from rollout_assets.rollouts.shard_manifest import (
+    RolloutShardEntry,
+    open_source,
+    refuse_config_drift,
+)
 from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutZarrRecord, SelectedDepth
+from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
+from rollout_assets.rollouts.zarr_store.stream import (
+    OnStep,
+    RolloutZarrStoreWriter,
+    RolloutZarrWriteResult,
+    ignore_step,
+)
+from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.sources.store_layout import FORMAT_VERSION, IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
 
 __all__ = [
+    "RolloutDatasetWriter",
     "RolloutDatasetWriterConfig",
     "RolloutDatasetWriterStats",
     "RolloutGenerator",
     "RolloutTargetSource",
+    "RowOutcome",
     "SelectedDepthRetentionConfig",
+    "WrittenShard",
 ]
 
 RolloutDatasetWriterConfig = CampaignConfig
@@ -58,12 +80,35 @@ class RolloutDatasetWriterStats:
     seconds: float = 0.0
     seconds_per_stage: dict[str, float] = field(default_factory=dict)
     skipped_rows: dict[str, str] = field(default_factory=dict)
-    """Sample key -> why it gave nothing."""
+    """Sample key -> why it gave nothing, in words."""
+    skip_reasons: dict[str, str] = field(default_factory=dict)
+    """Sample key -> the reason's name, as counted in ``rows_skipped``."""
 
     @property
     def views_per_second(self) -> float:
         """Views scored per second of wall time."""
         return self.views_scored / self.seconds if self.seconds else 0.0
+
+    def seconds_left(self, rows: int) -> float:
+        """Time for the rest of ``rows`` rows, at the pace so far."""
+        return (rows - self.rows) * self.seconds / self.rows if self.rows else 0.0
+
+    def note(self, rows: int) -> str:
+        """What has come of the rows so far, in one line, for whoever watches."""
+        left = round(self.seconds_left(rows))
+        parts = [
+            f"{self.targets:,} targets",
+            f"{self.rollouts:,} rollouts",
+            f"{self.views_scored:,} views",
+            f"{self.views_per_second:,.0f} views/s",
+            f"{left // 60}:{left % 60:02d} left",
+        ]
+        parts += [f"skipped {count} {reason}" for reason, count in sorted(self.rows_skipped.items())]
+        return ", ".join(parts)
+
+    def to_jsonable(self) -> dict[str, Any]:
+        """Plain JSON values of all counters."""
+        return asdict(self)
 
 
 class RolloutGenerator:
@@ -77,14 +122,17 @@ class RolloutGenerator:
         config: CampaignConfig,
         store: VinOfflineStore,
         target_source: RolloutTargetSource | None = None,
+        *,
+        provenance: SourceProvenance | None = None,
+        scenes: SceneShelf | None = None,
     ) -> None:
         self.config = config
         self.store = store
         self.scorer = OracleScorer(config.oracle)
-        self.scenes = SceneShelf(store.meshes, config.oracle.device)
+        self.scenes = scenes or SceneShelf(store.meshes, config.oracle.device)
         self.stats = RolloutDatasetWriterStats()
         self._target_source = target_source
-        self._provenance = SourceProvenance(
+        self._provenance = provenance or SourceProvenance(
             cache_version=str(FORMAT_VERSION),
             manifest_hash=store.source_manifest_hash,
             split_hashes={split: store.split_manifest_hash(split) for split in config.source.splits},
@@ -100,8 +148,7 @@ class RolloutGenerator:
                 self._skip(row, type(error).__name__, str(error))
             self.stats.rows += 1
             self.stats.seconds = perf_counter() - began
-            note = f"{row.sample_key}, {self.stats.views_per_second:,.0f} views/s"
-            progress(ProgressEvent("generating", done, len(rows), note=note, unit="rows"))
+            progress(ProgressEvent("generating", done, len(rows), note=self.stats.note(len(rows)), unit="rows"))
 
     def prepare(self, row: IndexRow) -> PreparedSample:
         """A row with its targets, before any rollout."""
@@ -199,6 +246,7 @@ class RolloutGenerator:
     def _skip(self, row: IndexRow, reason: str, detail: str) -> None:
         self.stats.rows_skipped[reason] += 1
         self.stats.skipped_rows[row.sample_key] = detail
+        self.stats.skip_reasons[row.sample_key] = reason
 
     def _count_stages(self, evaluator: StateEvaluator) -> None:
         self.stats.views_scored += evaluator.views_scored
@@ -208,3 +256,86 @@ class RolloutGenerator:
 
 def _steps(chains: Iterable[Chain]) -> Iterator[StepDecision]:
     return (step for chain in chains for step in chain.steps)
+
+
+@dataclass(frozen=True)
+class RowOutcome:
+    """What became of one planned row: its number of records, or why there are none."""
+
+    sample_index: int
+    sample_key: str
+    records: int
+    skipped: str | None
+    detail: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenShard:
+    """One shard's rows as a validated store; ``store`` is None when every row was skipped."""
+
+    store: RolloutZarrWriteResult | None
+    rows: tuple[RowOutcome, ...]
+    stats: RolloutDatasetWriterStats
+
+
+class RolloutDatasetWriter:
+    """Generate target-RRI rollout records and write a standalone Zarr store.
+
+    Keeps meshes and kernels between shards, so that one writer per process serves many of them.
+    """
+
+    def __init__(self, config: CampaignConfig, source: VinOfflineStore | None = None) -> None:
+        self.config = config
+        self.source = source or open_source(config)
+        self._scenes = SceneShelf(self.source.meshes, config.oracle.device)
+
+    def write(
+        self,
+        entry: RolloutShardEntry,
+        store_dir: FilePath,
+        *,
+        context: RolloutStoreManifestContext | None = None,
+        on_step: OnStep = ignore_step,
+        progress: ProgressSink = SILENT,
+    ) -> WrittenShard:
+        """Generate, write and deeply validate one shard at ``store_dir``, streaming; a store that fails is an error.
+
+        Lineage names the source as it was when the shard was planned. Drift is refused before any work.
+        """
+        refuse_config_drift(entry, self.config)
+        rows = entry.source_rows(self.source)
+        generator = RolloutGenerator(
+            self.config, self.source, provenance=_planned_provenance(entry), scenes=self._scenes
+        )
+        records: Counter[str] = Counter()
+        written = None
+        store_config = RolloutZarrStoreConfig.from_campaign(self.config)
+        with RolloutZarrStoreWriter(store_dir, store_config, context=context, on_step=on_step) as writer:
+            for record in generator.records(rows, progress):
+                writer.append(record)
+                records[record.lineage.source_sample_key or ""] += 1
+            if records:
+                written = writer.finish()
+        if written is not None:
+            validate_rollout_zarr_store(store_dir, deep=True).raise_if_wrong()
+        return WrittenShard(written, _outcomes(rows, records, generator.stats), generator.stats)
+
+
+def _planned_provenance(entry: RolloutShardEntry) -> SourceProvenance:
+    return SourceProvenance(
+        entry.source_cache_version, entry.source_manifest_hash, {entry.split: entry.split_manifest_hash}
+    )
+
+
+def _outcomes(
+    rows: Sequence[IndexRow], records: Counter[str], stats: RolloutDatasetWriterStats
+) -> tuple[RowOutcome, ...]:
+    """One outcome per row; a row that was neither produced nor skipped is a fault of this package."""
+    outcomes = []
+    for row in rows:
+        detail = stats.skipped_rows.get(row.sample_key)
+        count = records[row.sample_key]
+        assert count or detail is not None, f"{row.sample_key}: neither records nor a reason"
+        reason = None if detail is None else stats.skip_reasons[row.sample_key]
+        outcomes.append(RowOutcome(row.sample_index, row.sample_key, count, reason, detail))
+    return tuple(outcomes)
