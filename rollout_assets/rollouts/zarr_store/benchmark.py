@@ -33,6 +33,9 @@ from rollout_assets.rollouts.zarr_store.synthetic_records import SyntheticRecord
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.writer import write_rollout_zarr_store
 
+LoaderRates = Callable[[Path], dict[str, float]]
+"""Measures states a second on a store, by name of the way of reading."""
+
 DEFAULT_ROWS = 1_000_000
 SMALL_ROWS = 6_000
 DEFAULT_DEPTH_STEPS = 600
@@ -74,11 +77,15 @@ def benchmark_store(
     *,
     depth_steps: int = DEFAULT_DEPTH_STEPS,
     folder: Path | None = None,
+    loader: LoaderRates | None = None,
     progress: ProgressSink = SILENT,
 ) -> StoreBenchmark:
-    """Measure a store of about ``rows`` candidate rows; ``folder`` gets temporary files and is left empty."""
+    """Measure a store of about ``rows`` candidate rows; ``folder`` gets temporary files and is left empty.
+
+    ``loader`` measures training on the written store; this room knows no torch.
+    """
     with tempfile.TemporaryDirectory(dir=folder, prefix="bench-store-") as name:
-        return _Bench(Path(name), rows, depth_steps, progress).run()
+        return _Bench(Path(name), rows, depth_steps, loader or (lambda _: {}), progress).run()
 
 
 def render(result: StoreBenchmark, console: Console) -> None:
@@ -111,10 +118,11 @@ def _lines(result: StoreBenchmark) -> Iterator[tuple[str, str, str]]:
 
 
 class _Bench:
-    def __init__(self, folder: Path, rows: int, depth_steps: int, progress: ProgressSink) -> None:
+    def __init__(self, folder: Path, rows: int, depth_steps: int, loader: LoaderRates, progress: ProgressSink) -> None:
         self.folder = folder
         self.rows = max(rows, SMALL_ROWS)
         self.depth_steps = depth_steps
+        self._loader = loader
         self._progress = progress
         self._done = 0
 
@@ -143,7 +151,7 @@ class _Bench:
         self._report("depth")
         depth = self._depth_rate()
         self._report("loader")
-        loader = loader_rates(store)
+        loader = self._loader(store)
         sizes = reader.files.sizes()
         small_rows = _ROWS_PER_RECORD * -(-SMALL_ROWS // _ROWS_PER_RECORD)
         return StoreBenchmark(
@@ -260,11 +268,6 @@ def report_peak(rows: int) -> None:
     status = Path("/proc/self/status").read_text(encoding="ascii")
     peak_kb = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
     sys.stdout.write(str(int(peak_kb) / 1024))
-
-
-def loader_rates(store: Path) -> dict[str, float]:
-    """States a second through the training datasets, beside a plain NumPy loop over the same rows."""
-    return {}
 
 
 @cache

@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from zarr.core.metadata.v3 import ArrayV3Metadata
 
+from rollout_assets.errors import StoreDamaged
+from rollout_assets.rollouts.zarr_store.arrays import RowArray
 from rollout_assets.rollouts.zarr_store.row_chunks import CodecName, RowLayout, choose_layout, encode_file
 from rollout_assets.rollouts.zarr_store.schema import SelectedDims, Table
 
@@ -54,6 +56,30 @@ class ColumnSink:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(encode_file(layout, rows))
         self._files += 1
+
+    def resume(self, before: RowArray, files_before: Path, file_rows: int, content_sha256: str) -> NDArray[Any]:
+        """Start from a finished array: its full files become hard links, the rows beyond them are returned.
+
+        Every row is read and hashed on the way; content that is not ``content_sha256`` is ``StoreDamaged``.
+        """
+        full = len(before) // file_rows
+        if full:
+            self._layout = self._layout_for(file_rows)
+            if before.layout != self._layout:
+                raise StoreDamaged(self._path, "is laid out in other chunks than this writer's")
+        for index in range(full):
+            rows = before.read(index * file_rows, (index + 1) * file_rows, threads=False)
+            self._digest.update(rows.reshape(-1).view(np.uint8).data)
+            key = self._layout_for(file_rows).file_key(index)
+            (self._folder / key).parent.mkdir(parents=True, exist_ok=True)
+            (self._folder / key).hardlink_to(files_before / self._path / key)
+        self._files, self._rows = full, full * file_rows
+        tail = before.read(full * file_rows, threads=False)
+        whole = self._digest.copy()
+        whole.update(tail.reshape(-1).view(np.uint8).data)
+        if whole.hexdigest() != content_sha256:
+            raise StoreDamaged(self._path, "is not what its manifest says (content_sha256 differs)")
+        return tail
 
     def finish(self) -> WrittenArray:
         """The array as written; valid once every write has returned."""
@@ -107,6 +133,21 @@ class TableSink:
             self.rows += count
             if self._filled == self._sizes.file_rows:
                 self._flush()
+
+    def resume(self, before: Callable[[str], RowArray], files_before: Path, content_sha256: Mapping[str, str]) -> None:
+        """Start from the rows of a finished store's table; see ``ColumnSink.resume``."""
+
+        def tail(column: str) -> tuple[int, NDArray[Any]]:
+            path = self.table.path(column)
+            array = before(path)
+            return len(array), self._columns[column].resume(
+                array, files_before, self._sizes.file_rows, content_sha256[path]
+            )
+
+        found = dict(zip(self._columns, self._workers.map(tail, self._columns), strict=True))
+        for name, (rows, values) in found.items():
+            self._buffers[name][: len(values)] = values
+            self.rows, self._filled = rows, len(values)
 
     def finish(self) -> list[WrittenArray]:
         """Write what is left and return every array of the table."""

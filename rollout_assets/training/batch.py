@@ -1,0 +1,87 @@
+"""What training gets: rows of the training view as tensors, with what the actor saw before if asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class _Tensors:
+    """A frozen dataclass of tensors that moves as one; DataLoader pins it by calling ``pin_memory``."""
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """The same on another device."""
+        return self._mapped(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Self:
+        """The same in page-locked memory."""
+        return self._mapped(lambda tensor: tensor.pin_memory())
+
+    def _mapped(self, change: Any) -> Self:
+        changed = {}
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                changed[field.name] = change(value)
+            elif isinstance(value, _Tensors):
+                changed[field.name] = value._mapped(change)
+        return replace(self, **changed)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, eq=False)
+class DepthHistory(_Tensors):
+    """Depth of the views selected before each state, latest first.
+
+    depth_m: (b, n, h, w) float16, 0 where invalid; valid_mask: (b, n, h, w); present: (b, n), false beyond the root.
+    """
+
+    depth_m: Tensor
+    valid_mask: Tensor
+    present: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class QHBatch(_Tensors):
+    """b states of the training view, A candidates wide. Columns are those of ``q_h``; bitsets are int64.
+
+    ``store_index`` (b,) says which of the dataset's stores a state's row ids belong to.
+    """
+
+    store_index: Tensor
+    state_step_row_id: Tensor
+    source_row_id: Tensor
+    candidate_row_id: Tensor
+    valid_action_mask: Tensor
+    q_train_mask: Tensor
+    target_row_id: Tensor
+    selected_candidate_index: Tensor
+    position_id: Tensor
+    one_step_target_rri: Tensor
+    one_step_target_root_gain: Tensor
+    invalid_reason_bitset: Tensor
+    td_selected_candidate_row_id: Tensor
+    td_reward: Tensor
+    td_reward_target_rri: Tensor
+    td_next_step_row_id: Tensor
+    td_terminal_mask: Tensor
+    td_discount: Tensor
+    depth_history: DepthHistory | None = None
+
+    def __len__(self) -> int:
+        return len(self.state_step_row_id)
+
+
+def to_batch(columns: dict[str, NDArray[Any]], depth_history: DepthHistory | None = None) -> QHBatch:
+    """Columns of the view, and ``store_index``, as tensors of their own memory."""
+    tensors = {name: as_tensor(values) for name, values in columns.items()}
+    return QHBatch(**tensors, depth_history=depth_history)
+
+
+def as_tensor(values: NDArray[Any]) -> Tensor:
+    """A copy as a tensor; uint32, which few torch operations know, becomes int64."""
+    return torch.from_numpy(values.astype(np.int64) if values.dtype == np.uint32 else values.copy())
