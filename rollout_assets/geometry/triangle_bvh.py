@@ -27,6 +27,9 @@ MIN_EXTRA_PIECES = 16_384
 BOX_SLACK = 2.0**-22
 """Boxes grow by this share of the largest coordinate, so that rounding never moves a triangle out of its box."""
 
+FARTHEST = 1e9
+"""Largest coordinate of a mesh: squared distances must stay far from the end of float32."""
+
 Array = ArrayLike | torch.Tensor
 
 
@@ -113,10 +116,11 @@ def checked_mesh(vertices: Array, faces: Array) -> tuple[NDArray[np.float32], ND
     if wrong.any():
         row, column = np.argwhere(wrong)[0].tolist()
         raise MeshError(f"face {row} refers to vertex {indices[row, column]}, but there are {len(points)} vertices")
-    finite = np.isfinite(points).all(axis=1)
-    if not finite.all():
-        row = int(np.flatnonzero(~finite)[0])
-        raise MeshError(f"vertex {row} is not finite: {points[row].tolist()}")
+    usable = np.abs(points) <= FARTHEST
+    if not usable.all():
+        row = int(np.flatnonzero(~usable.all(axis=1))[0])
+        what = f"lies beyond {FARTHEST:g}" if np.isfinite(points[row]).all() else "is not finite"
+        raise MeshError(f"vertex {row} {what}: {points[row].tolist()}")
     return points, np.ascontiguousarray(indices, np.int32)
 
 

@@ -184,6 +184,7 @@ def test_no_queries_give_no_answers() -> None:
         (np.zeros((3, 3)), [[0, 1, 3]], "face 0 refers to vertex 3, but there are 3 vertices"),
         (np.zeros((3, 3)), [[0, 1, 2], [0, -1, 2]], "face 1 refers to vertex -1"),
         ([[0, 0, 0], [np.nan, 0, 0], [0, 1, 0]], [[0, 1, 2]], "vertex 1 is not finite"),
+        ([[0, 0, 0], [0, 0, 0], [0, -1e30, 0]], [[0, 1, 2]], "vertex 2 lies beyond"),
         (np.zeros((3, 2)), [[0, 1, 2]], r"got \(3, 2\)"),
         (np.zeros((3, 3)), [[0.0, 1.0, 2.0]], "faces must be integers, got float64"),
     ],
