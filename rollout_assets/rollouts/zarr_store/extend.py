@@ -62,12 +62,13 @@ class RolloutZarrStoreExtender(RolloutZarrStoreWriter):
         for row in rows_of(self._before.columns(table), table.names):
             identities.add(tuple(_plain(row[name]) for name in key), row, self._before.location)
 
-    def _view_sink(self, width: int) -> TableSink:
+    def _view_sinks(self, width: int) -> list[TableSink]:
         """The view goes on after the old states, unless a wider shell makes all of it wider."""
-        sink = super()._view_sink(width)
+        sinks = super()._view_sinks(width)
         if self._before.row_array(Q_H.path("candidate_row_id")).shape[1] == width:
-            self._resume(sink)
-        return sink
+            for sink in sinks:
+                self._resume(sink)
+        return sinks
 
     def _resume(self, sink: TableSink) -> None:
         sink.resume(self._before.row_array, self._files_before, self._digests_before)

@@ -216,7 +216,7 @@ def open_files(location: StoreLocation) -> tuple[StoreFiles, Any]:
     if "://" in str(location):
         backend = FsspecStore.from_url(str(location), read_only=True)
         return BackendFiles(backend), backend
-    folder = Path(location).expanduser()
+    folder = Path(location).expanduser().resolve()  # a promoted store is a link; who opened it stays with its version
     if not folder.is_dir():
         raise StoreError(f"{folder}: no rollout store there")
     return LocalFiles(folder), LocalStore(folder, read_only=True)

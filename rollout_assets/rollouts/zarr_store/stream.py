@@ -318,19 +318,26 @@ class RolloutZarrStoreWriter:
         index = StateIndex.build(
             {name: read(STEPS, name) for name in STEP_COLUMNS}, {name: read(ROLLOUTS, name) for name in ROLLOUT_COLUMNS}
         )
-        sink = self._view_sink(index.width)
+        sinks = self._view_sinks(index.width)
         for first, stop in index.blocks(_VIEW_BLOCK_ROWS):
-            start = max(first, sink.rows)
-            if start < stop:
-                rows = index.rows(start, stop)
-                candidates = {name: read(CANDIDATES, name, rows) for name in CANDIDATE_COLUMNS}
-                sink.append(build_view(index, candidates, start, stop, self.config.discount_gamma))
-        return {array.path: array for array in sink.finish()}
+            start = max(first, sinks[0].rows)
+            if start >= stop:
+                continue  # an extended store already has these states
+            rows = index.rows(start, stop)
+            candidates = {name: read(CANDIDATES, name, rows) for name in CANDIDATE_COLUMNS}
+            view = build_view(index, candidates, start, stop, self.config.discount_gamma)
+            for sink in sinks:
+                sink.append(view)
+        return {array.path: array for sink in sinks for array in sink.finish()}
 
-    def _view_sink(self, width: int) -> TableSink:
+    def _view_sinks(self, width: int) -> list[TableSink]:
         states = self.config.chunk_states
-        sizes = ChunkSizes(states, max(self.config.states_per_shard // states, 1))
-        return TableSink(self.store_dir, Q_H, {"A": width}, sizes, self._workers, self._on_step)
+        dense = ChunkSizes(states, max(self.config.states_per_shard // states, 1))
+        narrow = ChunkSizes(self.config.chunk_rows, 1)
+        return [
+            TableSink(self.store_dir, Q_H.part(names), {"A": width}, sizes, self._workers, self._on_step)
+            for names, sizes in ((VIEW_OF, dense), (set(Q_H.names) - set(VIEW_OF), narrow))
+        ]
 
     def _write_texts(self) -> dict[str, WrittenArray]:
         texts = {f"dictionaries/{name}": values for name, values in self.dictionaries.values().items()}
