@@ -6,7 +6,7 @@
                         _FAILED.shard-000003.<time>.json
                  staging/shard-000003.<time>/   a build under way, or what a dead one left
                  set_aside/                     what was found unfit, moved here whole, with a note why
-                 versions/v000002/              a promoted store: zarr.json, _promotion.json, train/, val/
+                 versions/v000002/              a promoted store: a Zarr group with one child store per split
                  rollouts.zarr -> versions/v000002
                  locks/                         held by live processes
 
@@ -29,9 +29,6 @@ ROLLOUT_SHARD_SUCCESS_FILENAME = "_SUCCESS.json"
 
 STORE_NAME = "rollouts.zarr"
 """Name of the store inside a shard, and of the promoted store."""
-
-PROMOTION_FILENAME = "_promotion.json"
-"""What a promoted version was made from."""
 
 
 @dataclass(frozen=True)

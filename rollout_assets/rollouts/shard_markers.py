@@ -120,7 +120,10 @@ def observe_source(entry: RolloutShardEntry, store: VinOfflineStore) -> SourceSt
     folders = source_folders(entry, store)
     return SourceState(
         mesh_versions(entry, store),
-        {name: SourceShardSeal(stamp=stamp_tree(path), sha256=seal_tree(path).sha256) for name, path in folders.items()},
+        {
+            name: SourceShardSeal(stamp=stamp_tree(path), sha256=seal_tree(path).sha256)
+            for name, path in folders.items()
+        },
     )
 
 
