@@ -1,4 +1,8 @@
-"""Where arrays are computed: device names, and Warp kernels on torch tensors."""
+"""Where arrays are computed: device names, arrays on a device, and kernels that run on them.
+
+Arrays between kernels are Warp's. Torch is met only at the edge, by those who bring or want tensors: importing it takes
+longer than everything else a worker does before its first result.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
+import numpy as np
 import warp as wp
+from numpy.typing import ArrayLike, NDArray
 
-from rollout_assets.errors import DeviceError
+from rollout_assets.errors import DeviceError, GeometryError
+
+if TYPE_CHECKING:
+    import torch
+
+Array: TypeAlias = "ArrayLike | torch.Tensor"
+"""NumPy, anything NumPy takes, or a torch tensor on any device."""
 
 _NAME = re.compile(r"auto|cpu|cuda(:\d+)?")
 _LOCK = threading.RLock()
@@ -27,14 +38,14 @@ _ready: set[tuple[str, str] | None] = set()
 def resolve_device(name: str) -> str:
     """``auto``, ``cpu``, ``cuda`` or ``cuda:N`` -> ``cpu`` or ``cuda:N``, refused when it is not there.
 
-    ``auto`` is the first CUDA device that both Warp and PyTorch can use, else the CPU.
+    ``auto`` is the first CUDA device, else the CPU.
     """
     if not _NAME.fullmatch(name):
         raise DeviceError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N")
     if name == "cpu":
         return "cpu"
     _start_warp()
-    count = min(wp.get_cuda_device_count(), torch.cuda.device_count())
+    count = wp.get_cuda_device_count()
     if name == "auto":
         return _on_torch_stream("cuda:0") if count else "cpu"
     index = int(name.partition(":")[2] or 0)
@@ -42,18 +53,6 @@ def resolve_device(name: str) -> str:
         found = f"{count} CUDA device(s) found" if count else "no CUDA device or driver found"
         raise DeviceError(f'device {name!r} is not there: {found}; set device = "cpu" or "auto"')
     return _on_torch_stream(f"cuda:{index}")
-
-
-def as_warp(values: torch.Tensor, dtype: Any = None) -> wp.array:
-    """The tensor's memory as a Warp array; ``dtype`` may be a vector type over the last dimension.
-
-    An empty tensor has no strides that Warp accepts, so it becomes an empty array of the same shape.
-    """
-    _start_warp()
-    if values.numel() == 0:
-        shape = tuple(values.shape[:-1]) if dtype is not None else tuple(values.shape)
-        return wp.empty(shape, dtype=dtype or wp.dtype_from_torch(values.dtype), device=str(values.device))
-    return wp.from_torch(values, dtype=dtype)
 
 
 def to_warp(values: Any, dtype: Any, device: str) -> wp.array:
@@ -68,20 +67,53 @@ def empty_warp(shape: int | tuple[int, ...], dtype: Any, device: str) -> wp.arra
     return wp.empty(shape, dtype=dtype, device=device)
 
 
+def full_warp(shape: int | tuple[int, ...], value: float, dtype: Any, device: str) -> wp.array:
+    """An array with one value everywhere on ``device``."""
+    _start_warp()
+    return wp.full(shape, value=value, dtype=dtype, device=device)
+
+
+def to_torch(array: wp.array) -> torch.Tensor:
+    """The array's memory as a tensor, (n, 3) float32 for n vectors."""
+    return wp.to_torch(array)
+
+
+def vectors(values: Array, name: str, device: str) -> wp.array:
+    """(n, 3) numbers as n float32 vectors on ``device``, without a copy where the memory already fits."""
+    _start_warp()
+    torch_or_none = sys.modules.get("torch")
+    if torch_or_none is not None and isinstance(values, torch_or_none.Tensor):
+        tensor = values.detach().to(device=device, dtype=torch_or_none.float32).contiguous()
+        _check_shape(tuple(tensor.shape), name)
+        return wp.from_torch(tensor, dtype=wp.vec3) if len(tensor) else empty_warp(0, wp.vec3, device)
+    if isinstance(values, wp.array):
+        return values
+    array = np.ascontiguousarray(values, np.float32)
+    _check_shape(array.shape, name)
+    return wp.array(array, dtype=wp.vec3, device=device, copy=device != "cpu")
+
+
+def as_numpy(values: Array) -> NDArray[Any]:
+    """On the host, whatever brought it."""
+    torch_or_none = sys.modules.get("torch")
+    if torch_or_none is not None and isinstance(values, torch_or_none.Tensor):
+        return values.detach().cpu().numpy()
+    return np.asarray(values)
+
+
 def launch(kernel: wp.Kernel, dim: int | tuple[int, ...], arguments: list[Any], device: str) -> None:
-    """Run a kernel on Warp arrays, torch tensors of plain scalars, and numbers. A dimension of 0 means nothing to do.
+    """Run a kernel on Warp arrays and numbers. A dimension of 0 means nothing to do.
 
     A kernel's first launch compiles or loads its module; the lock keeps two threads from doing that at once.
     """
     if 0 in (dim if isinstance(dim, tuple) else (dim,)):
         return
-    inputs = [as_warp(value) if isinstance(value, torch.Tensor) else value for value in arguments]
     if (kernel.key, device) not in _ready:
         with _LOCK:
             wp.load_module(kernel.module, device=device)
             _ready.add((kernel.key, device))
     began = perf_counter()
-    wp.launch(kernel, dim=dim, inputs=inputs, device=device)
+    wp.launch(kernel, dim=dim, inputs=arguments, device=device)
     if _clocks:
         wp.synchronize_device(device)
         for clock in _clocks:
@@ -116,8 +148,15 @@ def kernel_clock() -> Iterator[KernelClock]:
 _clocks: list[KernelClock] = []
 
 
+def _check_shape(shape: tuple[int, ...], name: str) -> None:
+    if len(shape) != 2 or shape[1] != 3:
+        raise GeometryError(f"{name} must have shape (n, 3), got {shape}")
+
+
 def _on_torch_stream(device: str) -> str:
     """Let Warp's work on a GPU queue up behind torch's, so that neither reads what the other has yet to write."""
+    import torch
+
     wp.set_stream(wp.stream_from_torch(torch.cuda.default_stream(device)), device)
     return device
 

@@ -7,16 +7,27 @@ answers are always about the whole source face.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 import warp as wp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from rollout_assets.errors import GeometryError, MeshError
 from rollout_assets.geometry import bvh_build_kernels, bvh_query_kernels
-from rollout_assets.geometry.devices import as_warp, empty_warp, launch, resolve_device, to_warp
+from rollout_assets.geometry.devices import (
+    Array,
+    as_numpy,
+    empty_warp,
+    launch,
+    resolve_device,
+    to_torch,
+    to_warp,
+    vectors,
+)
+
+if TYPE_CHECKING:
+    import torch
 
 PIECES_PER_DIAGONAL = 64
 """A triangle edge longer than the mesh's diagonal over this is cut into pieces for the tree."""
@@ -29,8 +40,6 @@ BOX_SLACK = 2.0**-22
 
 FARTHEST = 1e9
 """Largest coordinate of a mesh: squared distances must stay far from the end of float32."""
-
-Array = ArrayLike | torch.Tensor
 
 
 class TriangleBvh:
@@ -75,37 +84,41 @@ class TriangleBvh:
 
         The first hit with 0 <= t < max_t, on either side of a face. A miss is t = +inf and face = -1.
         """
-        starts, ahead = rows3(origins, "origins", self.device), rows3(directions, "directions", self.device)
+        starts, ahead = vectors(origins, "origins", self.device), vectors(directions, "directions", self.device)
         if len(starts) != len(ahead):
             raise GeometryError(f"{len(starts)} origins need as many directions, got {len(ahead)}")
         if not max_t >= 0:
             raise GeometryError(f"max_t must be >= 0, got {max_t}")
-        t = torch.empty(len(starts), dtype=torch.float32, device=self.device)
-        face = torch.empty(len(starts), dtype=torch.int32, device=self.device)
-        rays = [as_warp(starts, wp.vec3), as_warp(ahead, wp.vec3), float(max_t)]
-        launch(bvh_query_kernels.cast_rays, len(starts), [*rays, *self.arrays, t, face], self.device)
-        return t, face
+        t = empty_warp(len(starts), wp.float32, self.device)
+        face = empty_warp(len(starts), wp.int32, self.device)
+        asked = [starts, ahead, float(max_t), *self.arrays, t, face]
+        launch(bvh_query_kernels.cast_rays, len(starts), asked, self.device)
+        return to_torch(t), to_torch(face)
 
     def closest(self, points: Array, max_distance: float = math.inf) -> tuple[torch.Tensor, torch.Tensor]:
         """points: (n, 3) -> squared distance (n,) float32 and face (n,) int32 of the nearest face.
 
         Nothing strictly nearer than ``max_distance``, or a NaN point: +inf and -1.
         """
-        queries = rows3(points, "points", self.device)
+        distance_sq, face = self.closest_arrays(points, max_distance)
+        return to_torch(distance_sq), to_torch(face)
+
+    def closest_arrays(self, points: Array, max_distance: float = math.inf) -> tuple[wp.array, wp.array]:
+        """``closest`` with Warp arrays, for those who do without torch."""
+        queries = vectors(points, "points", self.device)
         if not max_distance >= 0:
             raise GeometryError(f"max_distance must be >= 0, got {max_distance}")
-        distance_sq = torch.empty(len(queries), dtype=torch.float32, device=self.device)
-        face = torch.empty(len(queries), dtype=torch.int32, device=self.device)
-        bound = min(float(max_distance) ** 2, 3e38)
-        asked = [as_warp(queries, wp.vec3), bound]
-        launch(bvh_query_kernels.closest_points, len(queries), [*asked, *self.arrays, distance_sq, face], self.device)
+        distance_sq = empty_warp(len(queries), wp.float32, self.device)
+        face = empty_warp(len(queries), wp.int32, self.device)
+        asked = [queries, min(float(max_distance) ** 2, 3e38), *self.arrays, distance_sq, face]
+        launch(bvh_query_kernels.closest_points, len(queries), asked, self.device)
         return distance_sq, face
 
 
 def checked_mesh(vertices: Array, faces: Array) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     """vertices (n, 3) float32 and faces (m, 3) int32 of a usable mesh, or a MeshError that names what is wrong."""
-    points = np.ascontiguousarray(_numpy(vertices), np.float32)
-    indices = _numpy(faces)
+    points = np.ascontiguousarray(as_numpy(vertices), np.float32)
+    indices = as_numpy(faces)
     if points.ndim != 2 or points.shape[1] != 3 or indices.ndim != 2 or indices.shape[1] != 3:
         raise MeshError(f"a mesh needs vertices (n, 3) and faces (m, 3), got {points.shape} and {indices.shape}")
     if len(points) == 0 or len(indices) == 0:
@@ -139,18 +152,6 @@ def triangle_records(
     if edges_only is not None:
         records[edges_only, 3] = 0.0
     return records
-
-
-def rows3(values: Array, name: str, device: str) -> torch.Tensor:
-    """(n, 3) contiguous float32 on ``device``."""
-    tensor = values if isinstance(values, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(values, np.float32))
-    if tensor.ndim != 2 or tensor.shape[1] != 3:
-        raise GeometryError(f"{name} must have shape (n, 3), got {tuple(tensor.shape)}")
-    return tensor.detach().to(device=device, dtype=torch.float32).contiguous()
-
-
-def _numpy(values: Array) -> NDArray[Any]:
-    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
 
 
 def _chunks(count: int, size: int = 262_144) -> list[slice]:

@@ -31,7 +31,7 @@ _FAR = wp.constant(3.0e38)
 @wp.kernel
 def points_to_surface(
     points: wp.array(dtype=wp.vec3),
-    order: wp.array(dtype=wp.int64),
+    order: wp.array(dtype=int),
     offsets: wp.array(dtype=wp.int64),
     boxes: wp.array2d(dtype=wp.vec4),
     children: wp.array(dtype=wp.vec4i),
@@ -47,7 +47,7 @@ def points_to_surface(
     seed = int(-1)
     for i in range(start, wp.min(start + RUN_POINTS, int(offsets[cloud + 1]))):
         best, slot = closest_triangle(points[i], _FAR, seed, boxes, children, corners)
-        distance_sq[int(order[i])] = best
+        distance_sq[order[i]] = best
         seed = slot
 
 
@@ -91,6 +91,7 @@ def morton_keys(
     low: wp.vec3,
     scale: float,
     keys: wp.array(dtype=wp.int64),
+    order: wp.array(dtype=int),
 ):
     """One thread per cloud: cloud number above, Morton code below."""
     cloud = wp.tid()
@@ -101,6 +102,13 @@ def morton_keys(
         z = _spread(_grid(p[2], low[2], scale))
         code = (x << wp.int64(2)) | (y << wp.int64(1)) | z
         keys[i] = (wp.int64(cloud) << wp.int64(30)) | code
+        order[i] = i
+
+
+@wp.kernel
+def gather_points(points: wp.array(dtype=wp.vec3), order: wp.array(dtype=int), out: wp.array(dtype=wp.vec3)):
+    i = wp.tid()
+    out[i] = points[order[i]]
 
 
 @wp.kernel

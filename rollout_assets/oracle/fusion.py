@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
+import warp as wp
 from numpy.typing import ArrayLike, NDArray
 
-from rollout_assets.geometry.devices import launch
-from rollout_assets.geometry.triangle_bvh import rows3
+from rollout_assets.geometry.devices import Array, as_numpy, full_warp, launch, to_warp
+from rollout_assets.geometry.poses import Float32
 from rollout_assets.geometry.voxels import first_in_voxel, voxel_keys
 from rollout_assets.oracle import view_kernels
 
@@ -18,11 +18,12 @@ from rollout_assets.oracle import view_kernels
 class FusedCloud:
     """One point per voxel, with the voxels in a hash table that kernels can ask.
 
-    points: (n, 3) float32 world, in the order they came; table: (slots,) int64 voxel keys, -1 where free.
+    points: (n, 3) float32 world on the host, in the order they came; table: (slots,) int64 voxel keys on the device, -1
+    where free.
     """
 
-    points: torch.Tensor
-    table: torch.Tensor
+    points: Float32
+    table: wp.array
     voxel_m: float
 
     @classmethod
@@ -31,33 +32,32 @@ class FusedCloud:
         points = np.asarray(points_world, np.float32).reshape(-1, 3)
         kept = points[first_in_voxel(points, voxel_m)]
         table = _table(voxel_keys(kept, voxel_m), device)
-        return cls(rows3(kept, "points", device), table, voxel_m)
+        return cls(kept, table, voxel_m)
 
     def __len__(self) -> int:
         return len(self.points)
 
-    def extended(self, points_world: torch.Tensor) -> FusedCloud:
+    def extended(self, points_world: Array) -> FusedCloud:
         """This cloud and (n, 3) points after it; those in a voxel that is taken are dropped."""
-        new = points_world.cpu().numpy()
+        new = as_numpy(points_world)
         new = new[first_in_voxel(new, self.voxel_m)]
-        keys = voxel_keys(new, self.voxel_m)
-        mine = self.table[self.table >= 0].cpu().numpy()
+        keys, mine = voxel_keys(new, self.voxel_m), voxel_keys(self.points, self.voxel_m)
         fresh = ~np.isin(keys, mine)
-        points = torch.cat([self.points, rows3(new[fresh], "points", str(self.points.device))])
+        points = np.concatenate([self.points, new[fresh]])
         if 2 * len(points) > len(self.table):
-            table = _table(np.concatenate([mine, keys[fresh]]), str(self.points.device))
+            table = _table(np.concatenate([mine, keys[fresh]]), str(self.table.device))
         else:
-            table = _inserted(self.table.clone(), keys[fresh])
+            table = _inserted(wp.clone(self.table), keys[fresh])
         return FusedCloud(points, table, self.voxel_m)
 
 
-def _table(keys: NDArray[np.int64], device: str) -> torch.Tensor:
+def _table(keys: NDArray[np.int64], device: str) -> wp.array:
     """At most a quarter full, so that a few views fit in before it has to grow."""
     slots = 1 << max(int(4 * len(keys)).bit_length(), 10)
-    return _inserted(torch.full((slots,), -1, dtype=torch.int64, device=device), keys)
+    return _inserted(full_warp(slots, -1, wp.int64, device), keys)
 
 
-def _inserted(table: torch.Tensor, keys: NDArray[np.int64]) -> torch.Tensor:
+def _inserted(table: wp.array, keys: NDArray[np.int64]) -> wp.array:
     device = str(table.device)
-    launch(view_kernels.insert_keys, len(keys), [torch.from_numpy(keys).to(device), table], device)
+    launch(view_kernels.insert_keys, len(keys), [to_warp(keys, wp.int64, device), table], device)
     return table

@@ -7,9 +7,9 @@ the benchmark, which also times ``torch_error``, the same brute force as a PyTor
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
 from rollout_assets.config import OracleConfig
@@ -19,6 +19,9 @@ from rollout_assets.geometry.poses import Float32, Float64, rotation, translatio
 from rollout_assets.geometry.voxels import voxel_keys
 from rollout_assets.oracle.scene import MIN_TRIANGLE_AREA_M2
 from rollout_assets.oracle.scorer import ERROR_FLOOR_M2
+
+if TYPE_CHECKING:
+    import torch
 
 _PAIRS = 1 << 20
 """Point-triangle pairs in memory at once."""
@@ -144,6 +147,8 @@ def label(
 
 def torch_error(points: torch.Tensor, triangles: torch.Tensor, pairs: int = 1 << 19) -> torch.Tensor:
     """points: (n, 3), triangles: (m, 3, 3) -> the uniform error in their precision, chunked over points."""
+    import torch
+
     a, b, c = triangles.unbind(dim=1)
     normal = torch.linalg.cross(b - a, c - a)
     area_sq = (normal * normal).sum(dim=1)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 import warp as wp
 from numpy.typing import ArrayLike, NDArray
 
@@ -17,12 +17,15 @@ from rollout_assets.config import OracleConfig
 from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.cameras import PinholeCamera
-from rollout_assets.geometry.devices import as_warp, empty_warp, launch
+from rollout_assets.geometry.devices import empty_warp, full_warp, launch, to_torch, to_warp, vectors
 from rollout_assets.geometry.poses import Float32, Float64, finite_rigid, rotation, translation
 from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from rollout_assets.oracle import view_kernels
 from rollout_assets.oracle.fusion import FusedCloud
 from rollout_assets.oracle.surface_error import PointClouds
+
+if TYPE_CHECKING:
+    import torch
 
 RENDERER = "warp_bvh4"
 """Name of this ray caster, for stores that keep its images."""
@@ -43,9 +46,9 @@ def render_depth(
     bvh: TriangleBvh, poses_world_camera: ArrayLike, camera: PinholeCamera, znear_m: float, zfar_m: float
 ) -> DepthImages:
     """poses: (n, 12) -> depth of every pixel; valid where something is hit and 1.01 near < z < 0.99 far."""
-    poses = torch.from_numpy(checked_poses(poses_world_camera)).to(bvh.device)
-    pixels = torch.from_numpy(camera.pixel_directions().reshape(-1, 3)).to(bvh.device)
-    depth = _cast(bvh, poses, pixels, znear_m, zfar_m).reshape(-1, camera.height_px, camera.width_px)
+    poses = to_warp(checked_poses(poses_world_camera), wp.float32, bvh.device)
+    pixels = vectors(camera.pixel_directions().reshape(-1, 3), "pixels", bvh.device)
+    depth = to_torch(_cast(bvh, poses, pixels, znear_m, zfar_m)).reshape(-1, camera.height_px, camera.width_px)
     return DepthImages(depth, depth > 0)
 
 
@@ -84,21 +87,17 @@ class ViewPoints:
         self.count = len(poses_world_camera)
         stride = config.pixel_stride
         rays = camera.pixel_directions()[::stride, ::stride].reshape(-1, 3)
-        poses = torch.from_numpy(poses_world_camera).to(self.device)
-        pixels = torch.from_numpy(np.ascontiguousarray(rays)).to(self.device)
+        poses = to_warp(poses_world_camera, wp.float32, self.device)
+        pixels = vectors(rays, "pixels", self.device)
         self._depth = _cast(bvh, poses, pixels, config.znear_m, config.zfar_m)
         shape = tuple(self._depth.shape)
         self._points = empty_warp(shape, wp.vec3, self.device)
-        self._claims = torch.empty(shape, dtype=torch.int32, device=self.device)
+        self._claims = empty_warp(shape, wp.int32, self.device)
         size = table_size(shape[1])
-        keys = torch.full((self.count * size,), -1, dtype=torch.int64, device=self.device)
-        first = torch.full((self.count * size,), 2**31 - 1, dtype=torch.int32, device=self.device)
-        sizes = np.array([len(cloud.table) for cloud in clouds], np.int32)
-        starts = torch.from_numpy(np.cumsum(sizes, dtype=np.int32) - sizes).to(self.device)
-        of_view = torch.from_numpy(cloud_of_view.astype(np.int32)).to(self.device)
-        state_keys = clouds[0].table if len(clouds) == 1 else torch.cat([cloud.table for cloud in clouds])
-        states = [of_view, starts, torch.from_numpy(sizes).to(self.device), state_keys]
-        views = [poses, as_warp(pixels, wp.vec3), self._depth, wp.float64(config.fusion_voxel_m)]
+        keys = full_warp(self.count * size, -1, wp.int64, self.device)
+        first = full_warp(self.count * size, 2**31 - 1, wp.int32, self.device)
+        views = [poses, pixels, self._depth, wp.float64(config.fusion_voxel_m)]
+        states = [to_warp(cloud_of_view.astype(np.int32), wp.int32, self.device), *_joined_tables(clouds, self.device)]
         found = [size, keys, first, self._points, self._claims]
         launch(view_kernels.claim_voxels, shape, [*views, *states, *found], self.device)
         launch(view_kernels.keep_first, shape, [first, self._claims], self.device)
@@ -108,18 +107,29 @@ class ViewPoints:
 
         Counts are pixels with depth, pixels with depth inside the box, and new points inside the box.
         """
-        rows = torch.from_numpy(np.ascontiguousarray(boxes.reshape(-1, 15))).to(self.device)
-        of_view = torch.from_numpy(box_of_view.astype(np.int32)).to(self.device)
-        counts = torch.empty((self.count, 3), dtype=torch.int32, device=self.device)
+        rows = to_warp(boxes.reshape(-1, 15), wp.float64, self.device)
+        of_view = to_warp(box_of_view.astype(np.int32), wp.int32, self.device)
+        counts = empty_warp((self.count, 3), wp.int32, self.device)
         found = [self._points, self._claims, rows, of_view]
         launch(view_kernels.count_points, self.count, [self._depth, *found, counts], self.device)
-        counted = counts.cpu().numpy()
+        counted = counts.numpy()
         offsets = np.concatenate([[0], np.cumsum(counted[:, 2], dtype=np.int64)])
-        points = torch.empty((int(offsets[-1]), 3), dtype=torch.float32, device=self.device)
-        if len(points):
-            starts = torch.from_numpy(offsets).to(self.device)
-            launch(view_kernels.gather_new, self.count, [*found, starts, as_warp(points, wp.vec3)], self.device)
+        points = empty_warp(int(offsets[-1]), wp.vec3, self.device)
+        starts = to_warp(offsets, wp.int64, self.device)
+        launch(view_kernels.gather_new, self.count, [*found, starts, points], self.device)
         return counted, PointClouds(points, offsets)
+
+
+def _joined_tables(clouds: Sequence[FusedCloud], device: str) -> list[wp.array]:
+    """Start and size of each cloud's table, and the tables one after another."""
+    sizes = np.array([len(cloud.table) for cloud in clouds], np.int32)
+    starts = np.cumsum(sizes, dtype=np.int32) - sizes
+    joined = clouds[0].table
+    if len(clouds) > 1:
+        joined = empty_warp(int(sizes.sum()), wp.int64, device)
+        for cloud, start, size in zip(clouds, starts.tolist(), sizes.tolist(), strict=True):
+            wp.copy(joined, cloud.table, dest_offset=start, count=size)
+    return [to_warp(starts, wp.int32, device), to_warp(sizes, wp.int32, device), joined]
 
 
 def table_size(entries: int) -> int:
@@ -133,14 +143,9 @@ def bytes_per_view(camera: PinholeCamera, config: OracleConfig) -> int:
     return pixels * (4 + 12 + 4 + 12) + table_size(pixels) * 12 + 48
 
 
-def _cast(bvh: TriangleBvh, poses: torch.Tensor, pixels: torch.Tensor, znear_m: float, zfar_m: float) -> torch.Tensor:
-    depth = torch.empty((len(poses), len(pixels)), dtype=torch.float32, device=bvh.device)
-    limits = [1.01 * znear_m, 0.99 * zfar_m]
-    tree = bvh.arrays[:3]
-    launch(
-        view_kernels.cast_views,
-        tuple(depth.shape),
-        [poses, as_warp(pixels, wp.vec3), *limits, *tree, depth],
-        bvh.device,
-    )
+def _cast(bvh: TriangleBvh, poses: wp.array, pixels: wp.array, znear_m: float, zfar_m: float) -> wp.array:
+    """(views, pixels) float32 depth, 0 where there is none in range."""
+    depth = empty_warp((poses.shape[0], len(pixels)), wp.float32, bvh.device)
+    asked = [poses, pixels, 1.01 * znear_m, 0.99 * zfar_m, *bvh.arrays[:3], depth]
+    launch(view_kernels.cast_views, tuple(depth.shape), asked, bvh.device)
     return depth

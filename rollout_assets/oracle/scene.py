@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
 from rollout_assets.errors import GeometryError, MeshError
 from rollout_assets.geometry.boxes import OrientedBoxes
+from rollout_assets.geometry.devices import Array
 from rollout_assets.geometry.poses import Float32
-from rollout_assets.geometry.triangle_bvh import Array, TriangleBvh, checked_mesh
+from rollout_assets.geometry.triangle_bvh import TriangleBvh, checked_mesh
 from rollout_assets.oracle.surface_error import Surface
 
 MIN_TRIANGLE_AREA_M2 = 5e-3
@@ -45,8 +45,8 @@ class OracleScene:
 
     def distance_m(self, points: ArrayLike) -> Float32:
         """points: (n, 3) -> (n,) distance to the mesh; the answer to a point does not depend on the others."""
-        distance_sq, _ = self.bvh.closest(_finite_points(points, "points"))
-        return torch.sqrt(distance_sq).cpu().numpy()
+        distance_sq, _ = self.bvh.closest_arrays(_finite_points(points, "points"))
+        return np.sqrt(distance_sq.numpy())
 
     def path_min_clearance_m(self, starts: ArrayLike, ends: ArrayLike, samples: int) -> Float32:
         """starts, ends: (n, 3) -> (n,) least distance to the mesh over ``samples`` points, both ends included."""

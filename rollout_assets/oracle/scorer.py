@@ -8,7 +8,6 @@ from enum import StrEnum
 from itertools import groupby
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
 from rollout_assets.config import OracleConfig
@@ -75,7 +74,7 @@ class OracleState:
 
     def target_points(self) -> Float32:
         """(n, 3) current points inside the target's grown box."""
-        return self.cloud.points[points_in(self.cloud.points, self.target.crop.box_row)].cpu().numpy()
+        return self.cloud.points[points_in(self.cloud.points, self.target.crop.box_row)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +194,7 @@ class OracleScorer:
             extended = region.crop.surface.extended(region.state, clouds.points)
             regions.append(CropState(region.crop, extended, region.root_error_m2))
         _, everything = views.new_in(boxes, np.array([EVERYWHERE]))
-        grown = state.cloud.extended(everything.points)
+        grown = state.cloud.extended(everything.points.numpy())
         return OracleState(state.scene, state.camera, grown, regions[0], regions[1] if len(regions) > 1 else None)
 
     def _batches(self, requests: Sequence[ScoreRequest], owner: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
@@ -276,13 +275,12 @@ class _Found:
         return _Found(self.hit_pixels[views], self.seen[:, views], self.new[:, views], self.after[:, views])
 
 
-def points_in(points: torch.Tensor, row: Float64) -> torch.Tensor:
+def points_in(points: Float32, row: Float64) -> NDArray[np.bool_]:
     """points: (n, 3) -> (n,) bool: strictly inside the box of a (15,) row, judged in double precision."""
-    axes = torch.from_numpy(row.reshape(3, 5)).to(points.device)
-    x, y, z = points.double().unbind(dim=1)
-    inside = torch.ones(len(points), dtype=torch.bool, device=points.device)
-    for axis in axes:
-        inside &= (x * axis[0] + y * axis[1] + z * axis[2] - axis[3]).abs() < axis[4]
+    x, y, z = points.astype(np.float64).T
+    inside = np.ones(len(points), bool)
+    for axis in row.reshape(3, 5):
+        inside &= np.abs(x * axis[0] + y * axis[1] + z * axis[2] - axis[3]) < axis[4]
     return inside
 
 

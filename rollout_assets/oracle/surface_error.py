@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 import warp as wp
+import warp.utils
 from numpy.typing import NDArray
 
 from rollout_assets.errors import GeometryError, MeshError
-from rollout_assets.geometry.devices import as_warp, empty_warp, launch
+from rollout_assets.geometry.devices import Array, empty_warp, full_warp, launch, to_warp, vectors
 from rollout_assets.geometry.poses import Float32, Float64
-from rollout_assets.geometry.triangle_bvh import TriangleBvh, rows3, triangle_records
+from rollout_assets.geometry.triangle_bvh import TriangleBvh, triangle_records
 from rollout_assets.oracle import cloud_kernels
 
 UNSEEN_SQ = 3.0e38
@@ -40,22 +40,23 @@ _RUN = int(cloud_kernels.RUN_POINTS)
 class PointClouds:
     """c clouds one after another: cloud i is points[offsets[i]:offsets[i + 1]].
 
-    points: (n, 3) float32 on a device, offsets: (c + 1,) int64 on the host.
+    points: (n,) float32 vectors on a device, offsets: (c + 1,) int64 on the host.
     """
 
-    points: torch.Tensor
+    points: wp.array
     offsets: NDArray[np.int64]
 
     @classmethod
-    def of(cls, clouds: Sequence[Float32 | torch.Tensor], device: str) -> PointClouds:
+    def of(cls, clouds: Sequence[Float32], device: str) -> PointClouds:
         """Clouds (n_i, 3) each."""
-        parts = [rows3(cloud, "cloud", device) for cloud in clouds]
-        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-        joined = torch.cat(parts) if parts else torch.empty((0, 3), dtype=torch.float32, device=device)
-        if not bool(torch.isfinite(joined).all()):
-            row = int(torch.nonzero(~torch.isfinite(joined).all(dim=1))[0, 0])
+        parts = [np.asarray(cloud, np.float32).reshape(-1, 3) for cloud in clouds]
+        joined = np.concatenate(parts) if parts else np.zeros((0, 3), np.float32)
+        finite = np.isfinite(joined).all(axis=1)
+        if not finite.all():
+            row = int(np.flatnonzero(~finite)[0])
             raise GeometryError(f"point {row} is not finite: {joined[row].tolist()}")
-        return cls(joined, offsets)
+        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+        return cls(vectors(joined, "points", device), offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -74,7 +75,9 @@ class PointClouds:
 
     def __getitem__(self, run: slice) -> PointClouds:
         offsets = self.offsets[run.start : run.stop + 1]
-        return PointClouds(self.points[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+        first, last = int(offsets[0]), int(offsets[-1])
+        points = self.points[first:last] if last > first else empty_warp(0, wp.vec3, str(self.points.device))
+        return PointClouds(points, offsets - offsets[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +88,7 @@ class SurfaceState:
     face_sum: sums of squared distances over points and (weighted) over faces.
     """
 
-    minima_sq: torch.Tensor
+    minima_sq: wp.array
     point_sum: float
     point_count: int
     face_sum: float
@@ -124,19 +127,19 @@ class Surface:
         records = triangle_records(vertices, faces, edges_only)[order]
         low, high = self.bvh.bounds
         self._low, self._scale = wp.vec3(*low.tolist()), 1023.0 / max(float((high - low).max()), 1e-9)
-        self._records = torch.from_numpy(records).to(self.device)
-        self._weights = torch.from_numpy(weights).to(self.device)
-        self._block_boxes = torch.from_numpy(_block_boxes(records)).to(self.device)
+        self._records = to_warp(records, wp.vec3, self.device)
+        self._weights = to_warp(weights, wp.float64, self.device)
+        self._block_boxes = to_warp(_block_boxes(records), wp.vec3, self.device)
 
     @property
     def nbytes(self) -> int:
         """Bytes held on the device."""
         own = (self._records, self._weights, self._block_boxes)
-        return self.bvh.nbytes + sum(tensor.numel() * tensor.element_size() for tensor in own)
+        return self.bvh.nbytes + sum(int(array.capacity) for array in own)
 
     def unseen(self) -> SurfaceState:
         """The state of no points."""
-        minima = torch.full((self.face_count,), UNSEEN_SQ, dtype=torch.float32, device=self.device)
+        minima = full_warp(self.face_count, UNSEEN_SQ, wp.float32, self.device)
         return SurfaceState(minima, 0.0, 0, float("inf"))
 
     def error(self, sums: SurfaceState | SurfaceSums) -> Float64:
@@ -151,7 +154,7 @@ class Surface:
         """Each cloud added to its state, for itself. ``max_bytes`` bounds the memory and never changes a result."""
         parts = [
             self._measure(states, clouds[run], state_of_cloud[run], keep_minima=False)[0]
-            for run in clouds.split(max_bytes, bytes_per_cloud=8 * len(self._block_boxes))
+            for run in clouds.split(max_bytes, bytes_per_cloud=8 * self._block_boxes.shape[0])
         ]
         return SurfaceSums(
             np.concatenate([part.point_sum for part in parts]) if parts else np.zeros(0),
@@ -159,11 +162,13 @@ class Surface:
             np.concatenate([part.face_sum for part in parts]) if parts else np.zeros(0),
         )
 
-    def extended(self, state: SurfaceState, points: Float32 | torch.Tensor) -> SurfaceState:
+    def extended(self, state: SurfaceState, points: Array) -> SurfaceState:
         """``state`` with points (n, 3) added: the sums ``joined`` gives for the same points, to the last bit."""
-        clouds = PointClouds.of([points], self.device)
+        cloud = vectors(points, "points", self.device)
+        clouds = PointClouds(cloud, np.array([0, len(cloud)], np.int64))
         sums, minima = self._measure([state], clouds, np.zeros(1, np.int64), keep_minima=True)
-        return SurfaceState(minima[0], float(sums.point_sum[0]), int(sums.point_count[0]), float(sums.face_sum[0]))
+        kept = minima.reshape(self.face_count)
+        return SurfaceState(kept, float(sums.point_sum[0]), int(sums.point_count[0]), float(sums.face_sum[0]))
 
     def _measure(
         self,
@@ -172,55 +177,60 @@ class Surface:
         state_of_cloud: NDArray[np.int64],
         *,
         keep_minima: bool,
-    ) -> tuple[SurfaceSums, torch.Tensor]:
-        count = len(clouds)
-        offsets = torch.from_numpy(clouds.offsets).to(self.device)
-        order = self._along_curve(clouds, offsets)
-        points = as_warp(clouds.points[order], wp.vec3)
+    ) -> tuple[SurfaceSums, wp.array]:
+        count, blocks = len(clouds), self._block_boxes.shape[0]
+        offsets = to_warp(clouds.offsets, wp.int64, self.device)
+        points, order = self._along_curve(clouds, offsets)
         added = self._point_sums(points, order, clouds, offsets)
-        cloud_trees = [points, *self._trees(points, clouds, offsets)]
+        trees = self._trees(points, clouds, offsets)
 
-        minima = torch.stack([state.minima_sq for state in states])
-        blocks = len(self._block_boxes)
-        partial = torch.empty((count, blocks), dtype=torch.float64, device=self.device)
-        new_minima = torch.empty(
-            (count, self.face_count if keep_minima else 0), dtype=torch.float32, device=self.device
-        )
-        of_cloud = torch.from_numpy(state_of_cloud.astype(np.int32)).to(self.device)
-        surface = [as_warp(self._records, wp.vec3), self._weights, as_warp(self._block_boxes, wp.vec3)]
-        launch(
-            cloud_kernels.faces_to_clouds,
-            (count, blocks),
-            [*surface, minima, of_cloud, *cloud_trees, partial, new_minima],
-            self.device,
-        )
-        face_sum = torch.empty(count, dtype=torch.float64, device=self.device)
+        partial = empty_warp((count, blocks), wp.float64, self.device)
+        new_minima = empty_warp((count, self.face_count if keep_minima else 0), wp.float32, self.device)
+        of_cloud = to_warp(state_of_cloud.astype(np.int32), wp.int32, self.device)
+        surface = [self._records, self._weights, self._block_boxes, self._stacked(states), of_cloud]
+        asked = [*surface, points, *trees, partial, new_minima]
+        launch(cloud_kernels.faces_to_clouds, (count, blocks), asked, self.device)
+        face_sum = empty_warp(count, wp.float64, self.device)
         launch(cloud_kernels.sum_blocks, count, [partial, face_sum], self.device)
 
         old_sum = np.array([state.point_sum for state in states])[state_of_cloud]
         old_count = np.array([state.point_count for state in states], np.int64)[state_of_cloud]
-        sums = SurfaceSums(old_sum + added, old_count + np.diff(clouds.offsets), face_sum.cpu().numpy())
+        sums = SurfaceSums(old_sum + added, old_count + np.diff(clouds.offsets), face_sum.numpy())
         return sums, new_minima
 
-    def _along_curve(self, clouds: PointClouds, offsets: torch.Tensor) -> torch.Tensor:
-        """(n,) int64: each cloud's points along a Morton curve."""
-        keys = torch.empty(len(clouds.points), dtype=torch.int64, device=self.device)
-        points = as_warp(clouds.points, wp.vec3)
-        launch(cloud_kernels.morton_keys, len(clouds), [points, offsets, self._low, self._scale, keys], self.device)
-        return torch.sort(keys, stable=True).indices
+    def _stacked(self, states: Sequence[SurfaceState]) -> wp.array:
+        """(states, faces) minima."""
+        if len(states) == 1:
+            return states[0].minima_sq.reshape((1, self.face_count))
+        stacked = empty_warp((len(states), self.face_count), wp.float32, self.device)
+        for row, state in enumerate(states):
+            wp.copy(stacked[row], state.minima_sq)
+        return stacked
 
-    def _point_sums(self, points: wp.array, order: torch.Tensor, clouds: PointClouds, offsets: torch.Tensor) -> Float64:
+    def _along_curve(self, clouds: PointClouds, offsets: wp.array) -> tuple[wp.array, wp.array]:
+        """Each cloud's points (n,) along a Morton curve, and where each of them came from (n,)."""
+        count = len(clouds.points)
+        keys, order = empty_warp(2 * count, wp.int64, self.device), empty_warp(2 * count, wp.int32, self.device)
+        curve = [clouds.points, offsets, self._low, self._scale, keys, order]
+        launch(cloud_kernels.morton_keys, len(clouds), curve, self.device)
+        if count:
+            warp.utils.radix_sort_pairs(keys, order, count)
+        points = empty_warp(count, wp.vec3, self.device)
+        launch(cloud_kernels.gather_points, count, [clouds.points, order, points], self.device)
+        return points, order
+
+    def _point_sums(self, points: wp.array, order: wp.array, clouds: PointClouds, offsets: wp.array) -> Float64:
         """(c,) sums of squared distances to the surface, added up in the order the points were given."""
         boxes, children, corners, _ = self.bvh.arrays
         runs = -(-int(np.diff(clouds.offsets).max(initial=0)) // _RUN)
-        distance_sq = torch.empty(len(order), dtype=torch.float32, device=self.device)
+        distance_sq = empty_warp(len(points), wp.float32, self.device)
         asked = [points, order, offsets, boxes, children, corners, distance_sq]
         launch(cloud_kernels.points_to_surface, (len(clouds), runs), asked, self.device)
-        sums = torch.empty(len(clouds), dtype=torch.float64, device=self.device)
+        sums = empty_warp(len(clouds), wp.float64, self.device)
         launch(cloud_kernels.sum_clouds, len(clouds), [distance_sq, offsets, sums], self.device)
-        return sums.cpu().numpy()
+        return sums.numpy()
 
-    def _trees(self, points: wp.array, clouds: PointClouds, offsets: torch.Tensor) -> list[wp.array]:
+    def _trees(self, points: wp.array, clouds: PointClouds, offsets: wp.array) -> list[wp.array]:
         """Node boxes, child codes and root per cloud, over points along the curve."""
         leaves = -(-np.diff(clouds.offsets) // _LEAF)
         room = np.concatenate([[0], np.cumsum(leaves // 3 + 16)]).astype(np.int64)
@@ -228,7 +238,7 @@ class Surface:
         children = empty_warp(int(room[-1]), wp.vec4i, self.device)
         roots = empty_warp(len(clouds), wp.int32, self.device)
         tree = [boxes, children, roots]
-        node_offsets = torch.from_numpy(room).to(self.device)
+        node_offsets = to_warp(room, wp.int64, self.device)
         launch(cloud_kernels.build_clouds, len(clouds), [points, offsets, node_offsets, *tree], self.device)
         return tree
 

@@ -53,3 +53,21 @@ def test_cuda_without_a_driver_is_one_clear_error() -> None:
     mesh = room_mesh()
     with pytest.raises(DeviceError, match=r"no CUDA device or driver found; set device = \"cpu\" or \"auto\""):
         OracleScene(mesh.vertices, mesh.faces, "cuda:0")
+
+
+def test_scoring_does_not_import_torch() -> None:
+    """Torch takes longer to import than everything else a worker does before its first label."""
+    code = (
+        "import sys, numpy as np\n"
+        "from rollout_assets.config import OracleConfig\n"
+        "from rollout_assets.oracle import workloads\n"
+        "rng = np.random.default_rng(0)\n"
+        "room = workloads.furnished_room(2000, 900, rng)\n"
+        "case = workloads.scoring_case(room, OracleConfig(device='cpu'), 2, rng)\n"
+        "labels = case.scorer.score([case.request])[0]\n"
+        "case.scorer.advance(case.state, case.request.poses_world_camera[0])\n"
+        "case.state.scene.distance_m(np.zeros((1, 3)))\n"
+        "assert np.isfinite(labels.target.rri).all()\n"
+        "assert 'torch' not in sys.modules"
+    )
+    _run(code)

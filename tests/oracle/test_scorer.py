@@ -49,7 +49,7 @@ def test_labels_equal_the_naive_twin(config: OracleConfig) -> None:
     for step in range(2):
         labels = scorer.score([all_valid(state, poses)])[0].target
         depths = render_depth(state.scene.bvh, poses, state.camera, config.znear_m, config.zfar_m).depth_m.numpy()
-        current = state.cloud.points.numpy()
+        current = state.cloud.points
         root_error = state.target.root_error_m2
         for row, pose in enumerate(poses):
             seen = naive.back_project(depths[row], pose, state.camera, config.pixel_stride)
