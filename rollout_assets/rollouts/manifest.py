@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -87,14 +87,24 @@ class RolloutStoreManifestContext:
         }
 
 
-def runtime_provenance(folder: Path | None = None) -> dict[str, Any]:
-    """Python, platform, package versions and the commit of the checkout, if any. Nothing of the environment."""
-    return {
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        "git": _git_state(folder or Path(__file__).resolve().parent),
-        "packages": {name: _version(name) for name in _PACKAGES},
-    }
+def runtime_provenance() -> dict[str, Any]:
+    """Python, platform, package versions and the commit of the checkout, if any. Nothing of the environment.
+
+    Asked once per process: the code that runs is the code that was there when it started.
+    """
+    return json.loads(_runtime_provenance())
+
+
+@cache
+def _runtime_provenance() -> str:
+    return json.dumps(
+        {
+            "python": sys.version.split()[0],
+            "platform": platform.platform(),
+            "git": _git_state(Path(__file__).resolve().parent),
+            "packages": {name: _version(name) for name in _PACKAGES},
+        }
+    )
 
 
 def utc_timestamp() -> str:
@@ -118,7 +128,7 @@ def write_rollout_store_manifest(store_dir: Path, payload: Mapping[str, Any]) ->
     final = store_dir / ROLLOUT_MANIFEST_FILENAME
     staged = store_dir / f".{ROLLOUT_MANIFEST_FILENAME}.tmp"
     staged.write_bytes(data)
-    os.replace(staged, final)
+    staged.replace(final)
     return hashlib.sha256(data).hexdigest()
 
 

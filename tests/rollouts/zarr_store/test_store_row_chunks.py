@@ -1,0 +1,105 @@
+"""Chunk files are plain Zarr v3, byte for byte decodable by zarr-python, for every layout, dtype and length."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from zarr.storage import LocalStore
+
+from rollout_assets.errors import StoreDamaged
+from rollout_assets.rollouts.zarr_store.arrays import RowArray
+from rollout_assets.rollouts.zarr_store.documents import document_bytes
+from rollout_assets.rollouts.zarr_store.files import LocalFiles
+from rollout_assets.rollouts.zarr_store.inventory import take_inventory
+from rollout_assets.rollouts.zarr_store.row_chunks import CodecName, RowLayout, choose_layout, encode_file, layout_of
+
+
+def write(folder: Path, layout: RowLayout, values: np.ndarray) -> None:
+    folder.mkdir(parents=True)
+    (folder / "zarr.json").write_bytes(document_bytes(layout.metadata(len(values)).to_dict()))
+    with ThreadPoolExecutor(1) as worker:
+        for index in range(layout.files(len(values))):
+            file = folder / layout.file_key(index)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            rows = values[index * layout.file_rows : (index + 1) * layout.file_rows]
+            file.write_bytes(worker.submit(encode_file, layout, rows).result())
+
+
+@given(
+    rows=st.integers(0, 90),
+    chunk_rows=st.integers(1, 30),
+    chunks=st.integers(1, 5),
+    codec=st.sampled_from(["rows", "view", "raster"]),
+    dtype=st.sampled_from(["bool", "int16", "uint32", "int64", "float16", "float32"]),
+    row_shape=st.sampled_from([(), (3,), (2, 5)]),
+    data=st.data(),
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_zarr_reads_what_is_written_here(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: int,
+    chunk_rows: int,
+    chunks: int,
+    codec: CodecName,
+    dtype: str,
+    row_shape: tuple[int, ...],
+    data: st.DataObject,
+) -> None:
+    values = (np.random.default_rng(rows).normal(size=(rows, *row_shape)) * 3).astype(dtype)
+    layout = choose_layout(values.dtype, row_shape, rows, chunk_rows, chunks, codec)
+    folder = tmp_path_factory.mktemp("array")
+    write(folder / "x", layout, values)
+    plain = zarr.open_array(LocalStore(folder / "x", read_only=True), mode="r")
+    np.testing.assert_array_equal(plain[...], values, strict=True)
+    assert layout_of(plain.metadata) == layout
+    own = RowArray(LocalFiles(folder), "x", plain.metadata)
+    start = data.draw(st.integers(0, rows))
+    stop = data.draw(st.integers(start, rows))
+    np.testing.assert_array_equal(own.read(start, stop), values[start:stop], strict=True)
+    found = take_inventory(LocalFiles(folder), LocalFiles(folder).sizes(), "x", layout, rows, verify=True)
+    assert found.problems == ()
+    assert len(found.files) == layout.files(rows)
+
+
+def test_a_layout_of_one_full_file_does_not_depend_on_what_follows() -> None:
+    full = choose_layout(np.dtype("f4"), (), 400, 100, 4, "rows")
+    assert choose_layout(np.dtype("f4"), (), 4_000, 100, 4, "rows") == full
+    assert choose_layout(np.dtype("f4"), (), 250, 100, 4, "rows").chunks_per_file == 3
+    assert choose_layout(np.dtype("f4"), (), 30, 100, 4, "rows").chunk_rows == 30
+
+
+def test_a_chunk_missing_inside_a_shard_is_named(tmp_path: Path) -> None:
+    values = np.zeros(400, np.float32)
+    layout = choose_layout(values.dtype, (), 400, 100, 4, "rows")
+    write(tmp_path / "x", layout, values[:300])
+    metadata = layout.metadata(400)
+    plain = RowArray(LocalFiles(tmp_path), "x", metadata)
+    np.testing.assert_array_equal(plain.read(0, 300), values[:300])
+    with pytest.raises(StoreDamaged, match="x: file c/0: chunk 3 is missing in its shard"):
+        plain.read()
+    found = take_inventory(LocalFiles(tmp_path), LocalFiles(tmp_path).sizes(), "x", layout, 400)
+    assert found.problems == ("file c/0: 1 of 4 chunks are missing in the shard's index, first 3",)
+
+
+def test_a_chunk_of_another_length_is_refused(tmp_path: Path) -> None:
+    layout = RowLayout(np.dtype("f8"), (), 100, 1, "rows")
+    short = RowLayout(np.dtype("f4"), (), 100, 1, "rows")
+    write(tmp_path / "x", short, np.ones(100, np.float32))
+    with pytest.raises(StoreDamaged, match="must decode to 800 bytes, got 400"):
+        RowArray(LocalFiles(tmp_path), "x", layout.metadata(100)).read()
+
+
+def test_arrays_of_other_writers_are_read_through_zarr(tmp_path: Path) -> None:
+    values = np.arange(60.0).reshape(20, 3)
+    written = zarr.create_array(LocalStore(tmp_path / "x"), shape=values.shape, dtype=values.dtype, chunks=(7, 2))
+    written[...] = values
+    foreign = zarr.open_array(tmp_path / "x", mode="r")
+    array = RowArray(LocalFiles(tmp_path), "x", foreign.metadata, through_zarr=lambda: foreign)
+    assert array.layout is None
+    np.testing.assert_array_equal(array.read(3, 11), values[3:11])
