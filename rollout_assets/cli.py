@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_assets.commands import bench, config, source
+from rollout_assets.commands import bench, campaign, config, source
 from rollout_assets.commands.demo import demo
 from rollout_assets.commands.rollout import rollout
 from rollout_assets.commands.terminal import err
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(source.app, name="source")
 app.add_typer(config.app, name="config")
+app.add_typer(campaign.app, name="campaign")
 app.add_typer(bench.app, name="bench")
 app.command()(rollout)
 app.command()(demo)

@@ -8,14 +8,29 @@ from typing import Any
 _HOME = {
     "batching": ("BatchLimits",),
     "dataset_writer": (
+        "RolloutDatasetWriter",
         "RolloutDatasetWriterConfig",
         "RolloutDatasetWriterStats",
         "RolloutGenerator",
         "SelectedDepthRetentionConfig",
     ),
+    "campaign_layout": ("CampaignLayout", "ROLLOUT_SHARD_OWNER_FILENAME", "ROLLOUT_SHARD_SUCCESS_FILENAME"),
+    "campaign_run": ("CampaignRunResult", "run_campaign"),
     "manager": ("AsyncRolloutImpl", "RolloutCompletion", "RolloutGroupRecord", "RolloutManager"),
     "recipes": ("RolloutRecipeConfig",),
     "roots": ("RolloutTargetSource",),
+    "promoted_versions": ("current_version", "promoted_versions", "prune_promoted_versions", "rollback_promotion"),
+    "promotion": ("PromotionResult", "promote_rollout_campaign"),
+    "shard_manifest": (
+        "ROLLOUT_SHARD_MANIFEST_VERSION",
+        "RolloutShardEntry",
+        "RolloutShardRow",
+        "plan_rollout_shards",
+        "read_rollout_shard_manifest",
+        "write_rollout_shard_manifest_from_config",
+    ),
+    "shard_status": ("RolloutShardCampaignStatus", "RolloutShardStatus", "summarize_rollout_shard_campaign"),
+    "shards": ("RolloutShardRunResult", "run_rollout_shard"),
     "trace": ("INVALID_REASON_CODES", "INVALID_REASON_VERSION", "RolloutLineage", "RolloutZarrRecord"),
 }
 """Module -> the names it gives to this package."""

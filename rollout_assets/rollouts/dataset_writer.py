@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from time import perf_counter
 from typing import Any
@@ -108,7 +108,7 @@ class RolloutDatasetWriterStats:
 
     def to_jsonable(self) -> dict[str, Any]:
         """Plain JSON values of all counters."""
-        return asdict(self)
+        return {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
 
 
 class RolloutGenerator:

@@ -70,6 +70,17 @@ class PromotedVersion:
         """``v000002``."""
         return self.path.name
 
+    @property
+    def children(self) -> tuple[Path, ...]:
+        """Its child stores, one per split with records."""
+        found = (self.path / split for split in sorted(self.record.splits))
+        return tuple(path for path in found if path.is_dir())
+
+    @property
+    def shard_ids(self) -> tuple[str, ...]:
+        """The shards it was made from."""
+        return tuple(sorted(shard.shard_id for shards in self.record.splits.values() for shard in shards))
+
 
 @dataclass(frozen=True)
 class Pruned:
@@ -89,6 +100,15 @@ def promoted_versions(config: CampaignConfig) -> tuple[PromotedVersion, ...]:
         if (match := _NAME.fullmatch(path.name)) is not None:
             found.append(PromotedVersion(int(match[1]), path, _read_record(path), path.name == current))
     return tuple(found)
+
+
+def current_version(config: CampaignConfig) -> PromotedVersion:
+    """The version that readers get; nothing promoted is a ``CampaignError``."""
+    for version in promoted_versions(config):
+        if version.is_current:
+            return version
+    where = CampaignLayout(config.shards.output_dir).promoted
+    raise CampaignError(f"{where}: nothing is promoted yet; 'rollout-assets campaign promote' does it")
 
 
 def current_name(layout: CampaignLayout) -> str | None:
@@ -128,9 +148,7 @@ def rollback_promotion(config: CampaignConfig, to: str | None = None) -> Promote
             if target is None:
                 raise CampaignError(f"{layout.versions}: no version {to}; there are {names}")
         else:
-            current = next((version.number for version in versions if version.is_current), None)
-            if current is None:
-                raise CampaignError(f"{layout.promoted}: nothing is promoted; 'rollout-assets campaign promote' does")
+            current = current_version(config).number
             older = [version for version in versions if version.number < current]
             if not older:
                 raise CampaignError(f"{layout.promoted}: no version before {version_name(current)}; there are {names}")

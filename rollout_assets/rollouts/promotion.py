@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Literal
 
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import CampaignError, PromotionRefused, StoreDamaged, StoreError
+from rollout_assets.errors import PromotionRefused, StoreDamaged, StoreError
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.campaign_layout import STORE_NAME, CampaignLayout
 from rollout_assets.rollouts.durable_files import hold, sync_folder, sync_tree
@@ -27,7 +27,6 @@ from rollout_assets.rollouts.promoted_versions import (
     PromotedShard,
     PromotedVersion,
     PromotionRecord,
-    current_name,
     make_current,
     promoted_versions,
     version_name,
@@ -124,14 +123,6 @@ def promote_rollout_campaign(
         path, splits = job.run(shards, record, version_name(versions[-1].number + 1 if versions else 1))
         made = PromotedVersion(int(path.name[1:]), path, record, True)
     return PromotionResult(made, layout.promoted, splits, left_out, perf_counter() - began)
-
-
-def promoted_store(config: CampaignConfig) -> Path:
-    """Directory of the current promoted version, the link resolved; nothing promoted is a ``CampaignError``."""
-    layout = CampaignLayout(config.shards.output_dir)
-    if current_name(layout) is None:
-        raise CampaignError(f"{layout.promoted}: nothing is promoted yet; 'rollout-assets campaign promote' does")
-    return layout.promoted.resolve()
 
 
 def _finished(

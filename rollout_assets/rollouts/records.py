@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
 from rollout_assets.rollouts.engine import Chain, Path, RolloutKey, StepDecision
 from rollout_assets.rollouts.recipes import branch_schedule_id, largest_branch
@@ -81,10 +79,9 @@ def rollout_record(
 
 def _step(step: StepDecision, config: CampaignConfig, depths: Mapping[tuple[Path, int], SelectedDepth]) -> RolloutStep:
     decision = step.decision
-    depth = None
-    if config.selected_depth.enabled:
-        chosen = step.selected_shell_index
-        depth = depths[step.state.path, chosen] if chosen != NOT_SELECTED else _no_depth(config)
+    chosen = step.selected_shell_index
+    taken = config.selected_depth.enabled and chosen != NOT_SELECTED
+    depth = depths[step.state.path, chosen] if taken else None
     return RolloutStep(
         shell=step.state.shell,
         labels=step.state.labels,
@@ -97,12 +94,6 @@ def _step(step: StepDecision, config: CampaignConfig, depths: Mapping[tuple[Path
         ),
         selected_depth=depth,
     )
-
-
-def _no_depth(config: CampaignConfig) -> SelectedDepth:
-    """What a dead end keeps in place of an image: nothing valid."""
-    size = (config.selected_depth.height_px, config.selected_depth.width_px)
-    return SelectedDepth(np.zeros(size, np.float32), np.zeros(size, bool), (np.nan, np.nan), (np.nan, np.nan))
 
 
 def _lineage(

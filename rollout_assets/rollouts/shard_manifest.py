@@ -41,7 +41,7 @@ __all__ = [
     "write_rollout_shard_manifest_from_config",
 ]
 
-ROLLOUT_SHARD_MANIFEST_VERSION = "rollout-shard-manifest-v2"
+ROLLOUT_SHARD_MANIFEST_VERSION: Literal["rollout-shard-manifest-v2"] = "rollout-shard-manifest-v2"
 """Version label for rollout generation JSONL shard manifests."""
 
 Natural = Annotated[int, Field(ge=0, strict=True)]

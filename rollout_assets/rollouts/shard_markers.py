@@ -242,8 +242,9 @@ def damage(shard_dir: Path, owner: ShardOwner, *, deep: bool) -> Iterator[str]:
 def staleness(owner: ShardOwner, entry: RolloutShardEntry, store: VinOfflineStore | None) -> Iterator[str]:
     """Why a whole shard is not what the plan and the present source ask for."""
     if owner.entry_sha256 != entry.sha256:
-        if owner.writer_config_hash != entry.writer_config_hash:
-            yield f"built with writer config {owner.writer_config_hash[:12]}, planned is {entry.writer_config_hash[:12]}"
+        had, wanted = owner.writer_config_hash, entry.writer_config_hash
+        if had != wanted:
+            yield f"built with writer config {had[:12]}, planned is {wanted[:12]}"
         else:
             yield "built for another plan entry"
         return

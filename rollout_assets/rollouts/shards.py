@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -69,7 +69,7 @@ def run_rollout_shard(
     entry: RolloutShardEntry | str,
     *,
     source: VinOfflineStore | None = None,
-    writer: RolloutDatasetWriter | None = None,
+    writer: Callable[[], RolloutDatasetWriter] | None = None,
     invocation: RolloutStoreInvocation | None = None,
     on_step: OnStep = ignore_step,
     progress: ProgressSink = SILENT,
@@ -78,13 +78,13 @@ def run_rollout_shard(
 
     Drift of config or source rows is ``ShardDrift`` before any work; a shard that another process builds is
     ``ShardBusy``; a finished and current shard, every byte of it checked, is left as it is. Whatever else lies at its
-    place is set aside. A build that fails leaves a note beside the shards and nothing else. ``on_step`` is called at
-    named points, for tests that kill a build there.
+    place is set aside. A build that fails leaves a note beside the shards and nothing else. ``writer`` is asked for
+    only when there is something to build. ``on_step`` is called at named points, for tests that kill a build there.
     """
     began = perf_counter()
     entry = entry_of(config, entry) if isinstance(entry, str) else entry
     refuse_config_drift(entry, config)
-    source = writer.source if writer is not None else source or open_source(config)
+    source = source or open_source(config)
     entry.source_rows(source)
     layout = CampaignLayout(config.shards.output_dir)
     try:
@@ -126,7 +126,7 @@ class _Build:
     config: CampaignConfig
     entry: RolloutShardEntry
     source: VinOfflineStore
-    writer: RolloutDatasetWriter | None
+    writer: Callable[[], RolloutDatasetWriter] | None
     invocation: RolloutStoreInvocation | None
     layout: CampaignLayout
     on_step: OnStep
@@ -185,7 +185,7 @@ class _Build:
 
     def _writer(self) -> RolloutDatasetWriter:
         if self.writer is not None:
-            return self.writer
+            return self.writer()
         from rollout_assets.rollouts.dataset_writer import RolloutDatasetWriter
 
         return RolloutDatasetWriter(self.config, self.source)

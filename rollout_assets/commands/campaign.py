@@ -1,0 +1,268 @@
+"""`rollout-assets campaign`: plan, run, watch and promote a campaign without Dagster."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, print_table, progress_bars
+from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
+
+if TYPE_CHECKING:
+    from rollout_assets.rollouts.campaign_run import CampaignRunResult
+    from rollout_assets.rollouts.manifest import RolloutStoreInvocation
+    from rollout_assets.rollouts.promotion import PromotionResult
+    from rollout_assets.rollouts.shard_status import RolloutShardCampaignStatus
+
+app = typer.Typer(help="Plan, run, watch and promote the shards of a campaign.", no_args_is_help=True)
+
+NOT_FINISHED = 2
+"""Exit code when some shard is not finished."""
+
+_COLOURS = {"succeeded": "green", "running": "cyan", "failed": "red", "incomplete": "yellow", "missing": "dim"}
+
+
+@app.command()
+def plan(
+    campaign: CampaignOption = DEMO_CAMPAIGN,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Start a new plan, for a source that was rebuilt; the old one is kept.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Divide source rows into shards and say what they will take. Planned shards never change, new rows are added."""
+    from rollout_assets.rollouts.campaign_forecast import forecast_campaign
+    from rollout_assets.rollouts.shard_manifest import open_source, write_rollout_shard_manifest_from_config
+
+    config = load_campaign(campaign)
+    source = open_source(config)
+    planned = write_rollout_shard_manifest_from_config(config, store=source, anew=anew)
+    forecast = forecast_campaign(config, planned, source)
+    if as_json:
+        print_json({"path": planned.path, "new": planned.new, "replaced": planned.replaced, "forecast": forecast})
+        return
+    if planned.replaced is not None:
+        _say(f"[yellow]the plan was replaced[/]; the old one is at {planned.replaced}")
+    splits = ", ".join(f"{count} {split}" for split, count in forecast.rows_per_split.items())
+    _say(
+        f"[green]{planned.path}[/]: {forecast.shards} shards ({planned.new} new), {forecast.rows} rows ({splits}), "
+        f"about {forecast.targets_expected} targets, {forecast.views_per_step} views a step"
+    )
+    left = f"{forecast.finished_shards} shards finished, {forecast.rows_left} rows left"
+    if forecast.hours_left is None:
+        _say(f"{left}; hours and gigabytes are known after the first shard")
+    else:
+        _say(
+            f"{left}: about {_hours(forecast.hours_left)} of one process and {forecast.gigabytes_left:.2f} GB; "
+            f"all shards {forecast.gigabytes_total:.2f} GB, and as much again when promoted"
+        )
+
+
+@app.command()
+def run(
+    campaign: CampaignOption = DEMO_CAMPAIGN,
+    workers: Annotated[int, typer.Option(help="Processes that build shards side by side.")] = 1,
+    shard: Annotated[list[str] | None, typer.Option(help="Only these shards, as in the plan.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build every shard that is not finished and current; exit code 2 if one is left. Stop and start at will."""
+    from rollout_assets.rollouts.campaign_run import run_campaign
+
+    config = load_campaign(campaign)
+    try:
+        with progress_bars() as progress:
+            result = run_campaign(
+                config, shard_ids=shard or (), workers=workers, invocation=_invocation(campaign), progress=progress
+            )
+    except KeyboardInterrupt:
+        _say("[yellow]interrupted[/]; finished shards stay, and 'rollout-assets campaign run' goes on from there")
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json(result)
+    else:
+        show_run(result)
+    if not result.ok:
+        raise typer.Exit(NOT_FINISHED)
+
+
+@app.command()
+def status(
+    campaign: CampaignOption = DEMO_CAMPAIGN,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every byte of every finished shard.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until every shard is finished.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show every planned shard, its state, the reason, and how to go on; exit code 2 if one is not finished."""
+    from rollout_assets.rollouts.shard_manifest import open_source
+    from rollout_assets.rollouts.shard_status import summarize_rollout_shard_campaign
+
+    config = load_campaign(campaign)
+    if watch and not as_json:
+        _watch(config)
+        return
+    found = summarize_rollout_shard_campaign(config, source=open_source(config), deep=deep)
+    if as_json:
+        print_json(found)
+    else:
+        out.print(_status_table(found))
+        _say(_status_line(found))
+    if not found.complete:
+        raise typer.Exit(NOT_FINISHED)
+
+
+@app.command()
+def promote(
+    campaign: CampaignOption = DEMO_CAMPAIGN,
+    partial: Annotated[bool, typer.Option("--partial", help="Leave unfinished shards out.")] = False,
+    anew: Annotated[bool, typer.Option("--anew", help="From all shards, not from the last version.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make one store per split from all finished shards and let readers have it, in one step."""
+    from rollout_assets.rollouts.promotion import promote_rollout_campaign
+
+    config = load_campaign(campaign)
+    with progress_bars() as progress:
+        result = promote_rollout_campaign(
+            config, partial=partial, incremental=not anew, invocation=_invocation(campaign), progress=progress
+        )
+    if as_json:
+        print_json(_promotion_facts(result))
+    else:
+        show_promotion(result)
+
+
+@app.command()
+def rollback(
+    campaign: CampaignOption = DEMO_CAMPAIGN,
+    to: Annotated[str | None, typer.Option(help="This version; default: the one before the current.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let readers have an earlier promoted version again. Nothing is removed."""
+    from rollout_assets.rollouts.promoted_versions import rollback_promotion
+
+    version = rollback_promotion(load_campaign(campaign), to)
+    if as_json:
+        print_json({"version": version.name, "path": version.path})
+    else:
+        _say(f"[green]{version.name}[/] is current again: {version.path}")
+
+
+@app.command()
+def prune(
+    campaign: CampaignOption = DEMO_CAMPAIGN,
+    keep: Annotated[int, typer.Option(help="Newest versions to keep; the current one always stays.")] = 2,
+    set_aside: Annotated[
+        bool, typer.Option("--set-aside", help="Also remove what was set aside while shards were built.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove old promoted versions."""
+    from rollout_assets.rollouts.promoted_versions import prune_promoted_versions
+
+    pruned = prune_promoted_versions(load_campaign(campaign), keep, set_aside=set_aside)
+    if as_json:
+        print_json(pruned)
+        return
+    removed = ", ".join((*pruned.versions, *pruned.set_aside)) or "nothing"
+    _say(f"removed {removed}; versions left: {', '.join(pruned.kept) or 'none'}")
+
+
+def show_run(result: CampaignRunResult) -> None:
+    """Print what became of the shards of a run: what was set aside, what failed, and the sum."""
+    for shard in result.shards:
+        for moved in shard.set_aside:
+            _say(f"[yellow]set aside[/] {moved.name}: {moved.reason}; now at {moved.path}")
+        if shard.reason:
+            _say(f"[red]{shard.outcome}[/] {shard.shard_id}: {shard.reason}")
+    counts = {name: len(result.of(name)) for name in ("built", "already_finished", "busy", "failed")}
+    words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+    records = sum(shard.records for shard in result.shards)
+    _say(f"{len(result.shards)} of {result.planned} shards: {words}; {records} records; {result.seconds:.1f} s")
+
+
+def show_promotion(result: PromotionResult) -> None:
+    """Print a promotion: its children and where they are."""
+    for line in result.left_out:
+        _say(f"[yellow]left out[/] {line}")
+    if not result.splits:
+        _say(f"[green]{result.store_dir}[/] already holds these shards as {result.version.name}")
+        return
+    _say(f"[green]{result.store_dir}[/] is now {result.version.name}")
+    print_table(
+        f"promoted as {result.version.name}",
+        ("split", "made", "shards", "new", "seconds"),
+        [(child.split, child.how, child.shards, child.new_shards, child.seconds) for child in result.splits],
+    )
+
+
+def _promotion_facts(result: PromotionResult) -> dict[str, Any]:
+    return {
+        "version": result.version.name,
+        "store_dir": result.store_dir,
+        "splits": result.splits,
+        "left_out": result.left_out,
+        "seconds": result.seconds,
+    }
+
+
+def _watch(config: Any, every_s: float = 1.0) -> None:
+    from rollout_assets.rollouts.shard_status import summarize_rollout_shard_campaign
+
+    try:
+        with Live(console=out, refresh_per_second=4) as live:
+            while True:
+                found = summarize_rollout_shard_campaign(config)
+                live.update(Group(_status_table(found), Text.from_markup(_status_line(found))))
+                if found.complete:
+                    return
+                time.sleep(every_s)
+    except KeyboardInterrupt:
+        return
+
+
+def _status_table(found: RolloutShardCampaignStatus) -> Table:
+    table = Table(title=f"{found.campaign}: {found.output_dir}", title_justify="left", title_style="bold")
+    for name in ("shard", "split", "rows", "state", "records", "MB", "seconds", "reason", "to go on"):
+        table.add_column(name, justify="right" if name in ("rows", "records", "MB", "seconds") else "left")
+    for shard in found.shards:
+        table.add_row(
+            shard.shard_id,
+            shard.split,
+            str(shard.rows),
+            f"[{_COLOURS[shard.state]}]{shard.state}[/]",
+            "–" if shard.records is None else str(shard.records),
+            "–" if shard.store_bytes is None else f"{shard.store_bytes / 1e6:.1f}",
+            "–" if shard.seconds is None else f"{shard.seconds:.1f}",
+            Text(shard.reason),
+            Text(shard.hint),
+        )
+    return table
+
+
+def _status_line(found: RolloutShardCampaignStatus) -> str:
+    counts = ", ".join(f"{count} {state}" for state, count in found.counts().items() if count)
+    return f"{len(found.shards)} shards: {counts}"
+
+
+def _invocation(campaign: str) -> RolloutStoreInvocation:
+    from rollout_assets.rollouts.manifest import RolloutStoreInvocation
+
+    path = Path(campaign)
+    argv = ["rollout-assets", *sys.argv[1:]]
+    return RolloutStoreInvocation.from_cli(argv, path) if path.is_file() else RolloutStoreInvocation("cli", tuple(argv))
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 1 else f"{hours * 60:.1f} min"
+
+
+def _say(text: str) -> None:
+    out.print(text, highlight=False, soft_wrap=True)
