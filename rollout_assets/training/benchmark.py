@@ -18,13 +18,24 @@ BATCH_SIZE = 256
 
 
 def loader_rates(store: Path) -> dict[str, float]:
-    """Rates by way of reading; the NumPy loop has everything in memory from the start."""
-    rates = {"NumPy in memory": _rate(lambda: _numpy_loop(store))}
+    """Rates by way of reading, opening included; worker processes are timed from their first batch on."""
+    rates = {"plain NumPy": _rate(lambda: _numpy_loop(store))}
     for workers in (0, 1, 2):
-        loader = QHLoader(QHIterableDataset(store, BATCH_SIZE), num_workers=workers)
-        rates[f"{workers} workers"] = _rate(lambda loader=loader: sum(len(batch) for batch in loader))  # type: ignore[misc]
+        rates[f"{workers} workers"] = _loader_rate(store, workers)
     rates["map-style, random"] = _rate(lambda: _map_loop(store))
     return rates
+
+
+def _loader_rate(store: Path, workers: int) -> float:
+    begin = time.perf_counter()
+    batches = iter(QHLoader(QHIterableDataset(store, BATCH_SIZE), num_workers=workers))
+    count = 0
+    if workers:
+        next(batches)
+        begin = time.perf_counter()
+    for batch in batches:
+        count += len(batch)
+    return count / (time.perf_counter() - begin)
 
 
 def _numpy_loop(store: Path) -> int:

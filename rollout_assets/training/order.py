@@ -75,16 +75,19 @@ class BatchPlan:
         return full + (1 if self._last_size(rest) else 0)
 
     def places(self, step: int, rank: int) -> list[tuple[int, int]]:
-        """Runs of places, (start, stop), that make one rank's batch; two where places are repeated."""
+        """Runs of places, (start, stop), that make one rank's batch; more than one where places are repeated."""
         full, rest = divmod(self.total - self.consumed, self.batch_size * self.world_size)
         begin = self.consumed + step * self.batch_size * self.world_size
         size = self.batch_size if step < full else self._last_size(rest)
-        start = begin + rank * size
-        stop = start + size
-        if stop <= self.total:
-            return [(start, stop)]
-        repeated = (max(start - self.total, 0), stop - self.total)
-        return [(start, self.total), repeated] if start < self.total else [repeated]
+        at = begin + rank * size
+        stop = at + size
+        runs = []
+        while at < stop:
+            place = at % self.total
+            length = min(stop - at, self.total - place)
+            runs.append((place, place + length))
+            at += length
+        return runs
 
     def consumed_after(self, step: int) -> int:
         """Places used up once every rank has its batch of ``step``."""

@@ -106,7 +106,9 @@ def test_a_store_has_every_array_and_attribute(good_store: Path) -> None:
             state_count max_candidates horizon discount_gamma chunk_states""",
     }
     for group, names in groups.items():
-        assert set(nodes[group]["attributes"]) == set(names.split()) - ({"dtype"} if group == "selected_depth" else set())
+        assert set(nodes[group]["attributes"]) == set(names.split()) - (
+            {"dtype"} if group == "selected_depth" else set()
+        )
 
 
 def test_every_array_carries_a_checksum_codec(good_store: Path) -> None:

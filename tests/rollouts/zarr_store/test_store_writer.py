@@ -81,7 +81,10 @@ BAD = {
         lambda: [replace(first(), root=replace(first().root, pose_world_camera=np.full(12, np.nan, np.float32)))],
         "root pose must be finite and rigid, got \\[nan",
     ),
-    "wrong depth size": (lambda: [with_step(first(), small_depth)], "selected depth must be 10 x 12 px, got \\(9, 12\\)"),
+    "wrong depth size": (
+        lambda: [with_step(first(), small_depth)],
+        "selected depth must be 10 x 12 px, got \\(9, 12\\)",
+    ),
     "no depth": (lambda: [with_step(first(), lambda s: replace(s, selected_depth=None))], "the step brings none"),
     "label on invalid row": (lambda: [with_step(first(), labelled_invalid)], "an invalid candidate carries a label"),
     "bits against mask": (lambda: [with_step(first(), wrong_bits)], "invalid_reason_bitset disagrees"),
