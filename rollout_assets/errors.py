@@ -17,7 +17,8 @@
     └── StoreError           a rollout store cannot be written, opened or read
         ├── StoreExists        the destination is already there
         ├── RecordRefused      a record that does not fit the store; nothing of it is published
-        └── StoreDamaged       a part of the store that cannot be read as the schema says; names the array
+        ├── StoreDamaged       a part of the store that cannot be read as the schema says; names the array
+        └── ReplayRefused      a campaign or source that cannot recompute what a store holds; names what differs
 
 A message says what, where and what next, with the offending value. The command line prints it as one line.
 """
@@ -84,6 +85,10 @@ class StoreDamaged(StoreError):
         self.where = where
         self.problem = problem
         super().__init__(f"{where}: {problem}")
+
+
+class ReplayRefused(StoreError):
+    """A campaign or source that cannot recompute what a store holds; the message names what differs."""
 
 
 class CampaignError(RolloutAssetsError):

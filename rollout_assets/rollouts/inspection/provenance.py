@@ -1,0 +1,97 @@
+"""Which campaign made a store: the config in its manifest, and whether a given campaign is the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from rollout_assets.config import CampaignConfig
+from rollout_assets.errors import ReplayRefused, StoreDamaged
+from rollout_assets.rollouts.trace import RolloutLineage
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "candidate": ("candidates",),
+    "oracle": ("oracle",),
+    "rollout": ("seed", "targets", "recipes"),
+}
+"""Hash -> the parts of a campaign that it covers."""
+
+_LINEAGE_FIELD = {
+    "candidate": "candidate_config_hash",
+    "oracle": "oracle_config_hash",
+    "rollout": "rollout_config_hash",
+}
+_DEPTH_ATTRIBUTES = {
+    "enabled": "selected_depth_enabled",
+    "width_px": "selected_depth_width_px",
+    "height_px": "selected_depth_height_px",
+}
+
+
+def generation(reader: RolloutZarrStoreReader) -> dict[str, Any]:
+    """The manifest's ``generation`` section; empty when there is none."""
+    try:
+        found = reader.sidecar_manifest().get("generation")
+    except StoreDamaged:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def recorded_campaign(reader: RolloutZarrStoreReader) -> CampaignConfig | None:
+    """The campaign that the manifest says made the store; None when it does not say, or not in a way we understand."""
+    recorded = generation(reader).get("writer_config")
+    if not isinstance(recorded, dict):
+        return None
+    try:
+        return CampaignConfig.model_validate(recorded)
+    except ValidationError:
+        return None
+
+
+def differing_hashes(lineage: RolloutLineage, campaign: CampaignConfig) -> list[str]:
+    """Names of the hashes that a lineage and a campaign do not share."""
+    own = campaign.hashes()
+    return [name for name, field in _LINEAGE_FIELD.items() if getattr(lineage, field) != own[name]]
+
+
+def refuse_other_campaign(reader: RolloutZarrStoreReader, lineage: RolloutLineage, campaign: CampaignConfig) -> None:
+    """Raise ``ReplayRefused`` unless this campaign made that rollout; names the sections and, if known, the keys."""
+    wrong = differing_hashes(lineage, campaign)
+    recorded = recorded_campaign(reader)
+    problems = []
+    for name in wrong:
+        stored, own = getattr(lineage, _LINEAGE_FIELD[name]), campaign.hashes()[name]
+        keys = [] if recorded is None else list(_different_keys(recorded, campaign, SECTIONS[name]))
+        detail = "; ".join(keys) if keys else f"the store says {str(stored)[:12]}, the campaign has {own[:12]}"
+        problems.append(f"{name} config ({', '.join(SECTIONS[name])}) differs: {detail}")
+    if not wrong:
+        for key, attribute in _DEPTH_ATTRIBUTES.items():
+            stored, own = reader.attributes.get(attribute), getattr(campaign.selected_depth, key)
+            if stored != own and (key == "enabled" or campaign.selected_depth.enabled):
+                problems.append(f"selected_depth.{key}: store {stored}, campaign {own}")
+    if problems:
+        raise ReplayRefused(f"campaign {campaign.name} did not make {lineage.rollout_id}: {'. '.join(problems)}")
+
+
+def _different_keys(recorded: CampaignConfig, campaign: CampaignConfig, sections: tuple[str, ...]) -> Iterator[str]:
+    ours, theirs = campaign.hashable(), recorded.hashable()
+    for section in sections:
+        yield from _leaves(section, theirs[section], ours[section])
+
+
+def _leaves(path: str, stored: Any, own: Any) -> Iterator[str]:
+    if isinstance(stored, dict) and isinstance(own, dict):
+        for key in sorted(stored.keys() | own.keys()):
+            yield from _leaves(f"{path}.{key}", stored.get(key), own.get(key))
+    elif isinstance(stored, list) and isinstance(own, list) and len(stored) == len(own):
+        for index, (left, right) in enumerate(zip(stored, own, strict=True)):
+            yield from _leaves(f"{path}[{index}]", left, right)
+    elif stored != own:
+        yield f"{path}: store {_brief(stored)}, campaign {_brief(own)}"
+
+
+def _brief(value: Any) -> str:
+    return f"{len(value)} entries" if isinstance(value, list | dict) else str(value)
