@@ -52,7 +52,7 @@ class MadeUpSource:
     @property
     def meshes(self) -> Any:
         """A library without meshes."""
-        return SimpleNamespace(find=lambda scene_id: None)
+        return SimpleNamespace(find=lambda _: None)
 
     def rows(self, split: str = ALL) -> tuple[IndexRow, ...]:
         """Rows in index order."""
@@ -63,7 +63,7 @@ class MadeUpSource:
                 sample_key=f"room-{name}-{index // 2:05d}/snippet-{index:05d}",
                 scene_id=f"room-{name}-{index // 2:05d}",
                 snippet_id=f"snippet-{index:05d}",
-                split=name,  # type: ignore[arg-type]
+                split=name,
                 shard_id="shard-000000",
                 row=index,
             )
@@ -114,8 +114,9 @@ class MadeUpWriter:
                         split=row.split,
                         seed=self.config.seed,
                     )
-                    for count, record in enumerate(records, start=1):
+                    for record in records:
                         writer.append(record)
+                        count += 1
                 reason = None if count else "NO_ACTOR_VISIBLE_SOURCE"
                 outcomes.append(RowOutcome(row.sample_index, row.sample_key, count, reason, reason))
                 progress(ProgressEvent("generating", len(outcomes), len(entry.rows), unit="rows"))
