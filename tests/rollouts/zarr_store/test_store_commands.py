@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from rollout_assets.commands.store import app
 from rollout_assets.errors import StoreError
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
-
-from .conftest import Mutable
+from tests.rollouts.zarr_store.store_under_test import Mutable
 
 
 def run(*arguments: str, code: int = 0) -> str:

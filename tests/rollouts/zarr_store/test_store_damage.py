@@ -1,4 +1,4 @@
-"""Damage: whatever is done to a store behind its back is reported, with the array's name, and never crashes anything."""
+"""Damage: whatever is done to a store behind its back is reported, with the array's name, and crashes nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import zarr
 
 from rollout_assets.rollouts.zarr_store import RolloutZarrValidationResult, validate_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.schema import GROUPS
-
-from .conftest import Mutable
+from tests.rollouts.zarr_store.store_under_test import Mutable
 
 DEEP_ONLY = {"content_digests", "depth_rasters"}
 
@@ -36,7 +35,7 @@ def owner(key: str) -> str:
 
 
 def flips(store: Mutable, rng: np.random.Generator, count: int) -> Iterator[Mutation]:
-    keys = store.keys()
+    keys = store.files()
     chunks = [key for key in keys if "/c/" in key]
     documents = [key for key in keys if "/c/" not in key]
     for index in range(count):
@@ -53,7 +52,7 @@ def flips(store: Mutable, rng: np.random.Generator, count: int) -> Iterator[Muta
 
 
 def losses(store: Mutable, rng: np.random.Generator, count: int) -> Iterator[Mutation]:
-    keys = store.keys()
+    keys = store.files()
     for index in range(count):
         key = str(rng.choice(keys))
         file = store.path / key
@@ -70,7 +69,7 @@ def losses(store: Mutable, rng: np.random.Generator, count: int) -> Iterator[Mut
 
 def swaps(store: Mutable, rng: np.random.Generator, count: int) -> Iterator[Mutation]:
     """Two chunks of one array, or the chunks of two arrays of one layout, change places."""
-    chunks = [key for key in store.keys() if "/c/" in key]
+    chunks = [key for key in store.files() if "/c/" in key]
     pairs = []
     while len(pairs) < count:
         first, second = (str(key) for key in rng.choice(chunks, 2, replace=False))

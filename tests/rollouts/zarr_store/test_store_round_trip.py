@@ -19,8 +19,7 @@ from rollout_assets.errors import StoreDamaged, StoreError
 from rollout_assets.rollouts.trace import RolloutChain, RolloutLineage, RolloutStep
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.schema import Q_H, TABLES, array_paths
-
-from .conftest import RECORDS
+from tests.rollouts.zarr_store.store_under_test import RECORDS
 
 
 @pytest.fixture(scope="module")

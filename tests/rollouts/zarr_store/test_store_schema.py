@@ -86,8 +86,8 @@ def test_a_store_has_every_array_and_attribute(good_store: Path) -> None:
     document = json.loads((good_store / "zarr.json").read_text())
     nodes = document["consolidated_metadata"]["metadata"]
     assert set(nodes) == {*GROUPS, *array_paths()}
-    depth = """enabled width_px height_px dtype valid_mask_dtype units invalid_fill_value codec chunk_steps role renderer
-        znear_m zfar_m source_resolution"""
+    depth = """enabled width_px height_px dtype valid_mask_dtype units invalid_fill_value codec chunk_steps role
+        renderer znear_m zfar_m source_resolution"""
     rows = "sources targets rollouts steps candidates candidate_diagnostics selected_depths q_h_states"
     words = """schema_id schema_version zarr_format created_at_utc manifest_path manifest_sha256 manifest_version
         source_offline_store_version split_manifest_hash source_split reason_code_version target_protocol_version

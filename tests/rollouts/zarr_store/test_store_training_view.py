@@ -17,8 +17,7 @@ from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, write_rol
 from rollout_assets.rollouts.zarr_store.label_rules import running_sums
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, Q_H, ROLLOUTS, STEPS
 from rollout_assets.rollouts.zarr_store.training_view import naive_view
-
-from .conftest import CONFIG, RECORDS
+from tests.rollouts.zarr_store.store_under_test import CONFIG, RECORDS
 
 
 @pytest.mark.parametrize("uniform", [False, True])
@@ -103,7 +102,7 @@ def aria_nbv_objections(path: Path) -> list[str]:
     demand("groups", [group in root for group in required.split()])
 
     q = dict(root["q_h"].attrs)
-    states, width = read["q_h/candidate_row_id"].shape
+    width = read["q_h/candidate_row_id"].shape[1]
     steps = read["steps/step_row_id"]
     demand("q_h attributes", (q["state_count"], q["max_candidates"]) == (len(steps), width))
     demand("q_h horizon", q["horizon"] == (int(read["rollouts/horizon"].max()) if len(read["rollouts/horizon"]) else 1))
@@ -158,7 +157,8 @@ def aria_nbv_objections(path: Path) -> list[str]:
     pose = read["rollouts/root_pose_world"]
     demand("root poses", pose.shape == (len(read["rollouts/rollout_row_id"]), 12) and np.isfinite(pose).all())
     owner = dict(zip(read["rollouts/rollout_row_id"], read["rollouts/target_row_id"], strict=True))
-    demand("state targets", [t == owner[r] for t, r in zip(read["q_h/target_row_id"], read["steps/rollout_row_id"])])
+    of_state = np.array([owner[row] for row in read["steps/rollout_row_id"]])
+    demand("state targets", np.array_equal(read["q_h/target_row_id"], of_state))
     for target in targets:
         own = read["rollouts/source_row_id"][read["rollouts/target_row_id"] == target]
         demand("one source per target", len(set(own.tolist())) <= 1)
@@ -170,7 +170,7 @@ def aria_nbv_objections(path: Path) -> list[str]:
     demand("state training mask", ~train | per_step[:, None])
     for name in ("source_offline_store_version", "split_manifest_hash", "target_protocol_version"):
         demand(name, bool(attrs[name]))
-    for name in "candidate_config oracle_config rollout_config target_protocol_version target_crop_policy".split():
+    for name in ("candidate_config", "oracle_config", "rollout_config", "target_crop_policy"):
         demand(f"lineage {name}", [bool(text) for text in strings(f"lineage/{name}_id")])
     demand("lineage rows", np.array_equal(read["lineage/rollout_row_id"], read["rollouts/rollout_row_id"]))
     for name in ("target_protocol_version", "reason_code_version"):

@@ -20,10 +20,11 @@ from rollout_assets.rollouts.zarr_store.documents import document_bytes
 from rollout_assets.rollouts.zarr_store.inventory import take_inventory
 from rollout_assets.rollouts.zarr_store.schema import LABEL_COLUMNS, Q_H, array_paths
 from rollout_assets.rollouts.zarr_store.validation import CHECKS
+from tests.rollouts.zarr_store.store_under_test import Mutable
 
-from .conftest import Mutable
-
-Change = Callable[[NDArray[np.generic]], None]
+Rows = dict[str, int]
+Change = Callable[[NDArray[np.generic], Rows], None]
+"""Changes an array's values; named rows are looked up."""
 
 
 def reseal(path: Path) -> None:
@@ -45,41 +46,46 @@ def reseal(path: Path) -> None:
     (path / "zarr.json").write_bytes(document_bytes(document))
 
 
-def forge(store: Mutable, path: str, change: Change) -> None:
+def forge(store: Mutable, path: str, change: Change, rows: Rows) -> None:
     """Change an array through plain zarr, then reseal."""
     store.restore()
     with zarr.config.set({"array.write_empty_chunks": True}):
         array = zarr.open_array(store.path / path, mode="r+")
         values = array[...]
-        change(values)
+        change(values, rows)
         array[...] = values
     reseal(store.path)
 
 
-def at(index: int, value: object) -> Change:
-    def change(values: NDArray[np.generic]) -> None:
-        values[index] = value
+def at(row: int | str, value: object) -> Change:
+    """Set a row."""
+
+    def change(values: NDArray[np.generic], rows: Rows) -> None:
+        values[rows.get(row, row)] = value
 
     return change
 
 
-def bump(index: int, by: float = 1) -> Change:
-    def change(values: NDArray[np.generic]) -> None:
-        flat = values.reshape(len(values), -1)
-        flat[index] = flat[index] + by
+def bump(row: int | str, by: float = 1) -> Change:
+    """Add to a row."""
+
+    def change(values: NDArray[np.generic], rows: Rows) -> None:
+        values[rows.get(row, row)] += by
 
     return change
 
 
-def flip(index: int) -> Change:
-    def change(values: NDArray[np.generic]) -> None:
-        values[index] = ~values[index]
+def flip(row: int | str) -> Change:
+    """Negate a row of a mask."""
+
+    def change(values: NDArray[np.generic], rows: Rows) -> None:
+        values[rows.get(row, row)] = ~values[rows.get(row, row)]
 
     return change
 
 
 @pytest.fixture(scope="module")
-def rows(good_store: Path) -> dict[str, int]:
+def rows(good_store: Path) -> Rows:
     """Rows worth forging: a valid and an invalid candidate, a selected one, a trained one, a step that goes on."""
     reader = RolloutZarrStoreReader(good_store)
     actor = reader.array("candidates/actor_action_mask")
@@ -97,88 +103,88 @@ def rows(good_store: Path) -> dict[str, int]:
     }
 
 
-FORGERIES: dict[str, tuple[str, Callable[[dict[str, int]], Change]]] = {
-    "candidates/candidate_row_id": ("rows_linked", lambda r: bump(r["valid"])),
-    "candidates/step_row_id": ("rows_linked", lambda r: bump(r["valid"])),
-    "candidates/rollout_row_id": ("rows_linked", lambda r: bump(r["valid"])),
-    "candidates/step_index": ("rows_linked", lambda r: bump(r["valid"])),
-    "candidates/shell_index": ("rows_linked", lambda r: bump(r["valid"])),
-    "candidates/compact_valid_index": ("rows_linked", lambda r: bump(r["invalid"])),
-    "candidates/selected_mask": ("rows_linked", lambda r: flip(r["valid"])),
-    "candidates/pose_world_cam": ("poses_relative_to_root", lambda r: bump(r["valid"], 0.01)),
-    "candidates/pose_relative_root": ("poses_relative_to_root", lambda r: bump(r["valid"], 0.01)),
-    "candidates/actor_action_mask": ("reasons_match_masks", lambda r: flip(r["invalid"])),
-    "candidates/oracle_label_mask": ("masks_nested", lambda r: flip(r["valid"])),
-    "candidates/q_train_mask": ("masks_nested", lambda r: flip(r["trained"])),
-    "candidates/invalid_reason_bitset": ("reasons_match_masks", lambda r: at(r["valid"], 3)),
-    "candidates/primary_invalid_reason": ("reasons_match_masks", lambda r: at(r["invalid"], 23)),
-    "candidates/strategy_id": ("choices_plausible", lambda r: at(r["valid"], 9)),
-    "candidates/position_id": ("choices_plausible", lambda r: at(r["valid"], -1)),
-    "candidates/mixture_id": ("choices_plausible", lambda r: at(r["valid"], -1)),
-    "candidates/sampler_probability": ("choices_plausible", lambda r: at(r["valid"], np.nan)),
-    "candidates/score_source_id": ("choices_plausible", lambda r: at(r["valid"], 77)),
-    "candidates/target_rri": ("labels_follow_errors", lambda r: bump(r["valid"], 0.01)),
-    "candidates/target_log_error_gain": ("labels_follow_errors", lambda r: bump(r["valid"], 0.01)),
-    "candidates/target_pm_dist_before": ("labels_follow_errors", lambda r: bump(r["valid"], 0.01)),
-    "candidates/scene_pm_dist_after": ("labels_follow_errors", lambda r: bump(r["valid"], 0.1)),
-    "candidates/target_root_gain": ("gains_telescope", lambda r: bump(r["selected"], 0.01)),
-    "candidates/target_pm_dist_after": ("gains_telescope", lambda r: bump(r["selected"], 0.001)),
-    "candidates/selection_probabilities": ("labels_only_where_valid", lambda r: at(r["invalid"], 0.5)),
-    "candidates/selection_log_probabilities": ("choices_plausible", lambda r: at(r["valid"], 0.5)),
-    "candidate_diagnostics/candidate_row_id": ("diagnostics_aligned", lambda r: bump(7)),
-    "candidate_diagnostics/position_id": ("diagnostics_aligned", lambda r: bump(7)),
-    "candidate_diagnostics/path_collision_mask": ("diagnostics_aligned", lambda r: flip(r["collides"])),
-    "steps/step_row_id": ("row_ids_dense", lambda r: bump(2)),
-    "steps/rollout_row_id": ("steps_in_order", lambda r: bump(r["second"])),
-    "steps/step_index": ("steps_in_order", lambda r: bump(r["second"])),
-    "steps/selected_candidate_row_id": ("steps_in_order", lambda r: at(r["second"], 10**6)),
-    "steps/selected_shell_index": ("counts_match", lambda r: bump(1)),
-    "steps/selected_compact_valid_index": ("counts_match", lambda r: bump(1)),
-    "steps/num_candidates": ("shells_cover_candidates", lambda r: bump(1)),
-    "steps/num_valid_candidates": ("counts_match", lambda r: bump(1)),
-    "steps/cumulative_target_rri": ("sums_add_up", lambda r: bump(r["second"], 0.5)),
-    "steps/cumulative_target_root_gain": ("gains_telescope", lambda r: bump(r["second"], 0.5)),
-    "rollouts/rollout_row_id": ("row_ids_dense", lambda r: bump(1)),
-    "rollouts/rollout_id": ("rollouts_complete", lambda r: at(1, 0)),
-    "rollouts/chain_id": ("rollouts_complete", lambda r: bump(0)),
-    "rollouts/source_row_id": ("targets_have_one_source", lambda r: bump(0)),
-    "rollouts/target_row_id": ("targets_have_one_source", lambda r: at(0, 99)),
-    "rollouts/root_pose_world": ("rollouts_complete", lambda r: at(0, np.nan)),
-    "rollouts/scene_id": ("rollouts_complete", lambda r: bump(0)),
-    "rollouts/snippet_id": ("rollouts_complete", lambda r: bump(0)),
-    "rollouts/split_id": ("rollouts_complete", lambda r: at(0, -1)),
-    "rollouts/horizon": ("steps_in_order", lambda r: at(0, 1)),
-    "rollouts/beam_width": ("rollouts_complete", lambda r: at(0, 0)),
-    "rollouts/policy_id": ("ids_in_dictionaries", lambda r: at(0, 99)),
-    "rollouts/termination_reason": ("steps_in_order", lambda r: at(0, 1)),
-    "rollouts/final_cumulative_target_root_gain": ("sums_add_up", lambda r: bump(0, 0.5)),
-    "lineage/rollout_row_id": ("row_ids_dense", lambda r: bump(0)),
-    "lineage/oracle_config_id": ("lineage_required", lambda r: at(0, -1)),
-    "lineage/target_protocol_version_id": ("lineage_required", lambda r: at(0, 0)),
-    "lineage/mesh_version_id": ("ids_in_dictionaries", lambda r: at(0, 10**6)),
-    "sources/source_row_id": ("row_ids_dense", lambda r: bump(0)),
-    "sources/sample_index": ("sources_complete", lambda r: at(0, -3)),
-    "sources/split_id": ("sources_complete", lambda r: at(1, -1)),
-    "sources/source_shard_row": ("sources_complete", lambda r: at(0, -1)),
-    "targets/target_row_id": ("row_ids_dense", lambda r: bump(0)),
-    "targets/source_row_id": ("targets_have_one_source", lambda r: bump(0)),
-    "targets/target_id": ("targets_have_one_source", lambda r: at(0, 4)),
-    "targets/target_valid_mask": ("targets_follow_rules", lambda r: flip(0)),
-    "targets/target_invalid_reason_bitset": ("targets_follow_rules", lambda r: at(0, 9)),
-    "targets/target_primary_invalid_reason": ("targets_follow_rules", lambda r: at(r["invalid_target"], 1)),
-    "targets/gt_label_valid_mask": ("targets_follow_rules", lambda r: flip(0)),
-    "targets/matched_gt_target_row_id": ("targets_follow_rules", lambda r: at(0, -1)),
-    "targets/target_source_id": ("targets_follow_rules", lambda r: at(0, -1)),
-    "selected_depth/step_row_id": ("depth_aligned", lambda r: bump(0)),
-    "selected_depth/candidate_row_id": ("depth_aligned", lambda r: bump(0)),
-    "selected_depth/image_size_hw": ("depth_aligned", lambda r: bump(0)),
-    "selected_depth/focal_px": ("depth_aligned", lambda r: at(0, np.nan)),
-    "selected_depth/depth_m": ("depth_rasters", lambda r: at(0, 1.5)),
-    "metadata/reason_code_bits": ("texts_as_schema", lambda r: bump(3)),
-    **{f"q_h/{name}": ("view_matches_tables", lambda r: flip(2)) for name in ("valid_action_mask", "q_train_mask")},
-    "q_h/td_terminal_mask": ("view_matches_tables", lambda r: flip(2)),
+FORGERIES: dict[str, tuple[str, Change]] = {
+    "candidates/candidate_row_id": ("rows_linked", bump("valid")),
+    "candidates/step_row_id": ("rows_linked", bump("valid")),
+    "candidates/rollout_row_id": ("rows_linked", bump("valid")),
+    "candidates/step_index": ("rows_linked", bump("valid")),
+    "candidates/shell_index": ("rows_linked", bump("valid")),
+    "candidates/compact_valid_index": ("rows_linked", bump("invalid")),
+    "candidates/selected_mask": ("rows_linked", flip("valid")),
+    "candidates/pose_world_cam": ("poses_relative_to_root", bump("valid", 0.01)),
+    "candidates/pose_relative_root": ("poses_relative_to_root", bump("valid", 0.01)),
+    "candidates/actor_action_mask": ("reasons_match_masks", flip("invalid")),
+    "candidates/oracle_label_mask": ("masks_nested", flip("valid")),
+    "candidates/q_train_mask": ("masks_nested", flip("trained")),
+    "candidates/invalid_reason_bitset": ("reasons_match_masks", at("valid", 3)),
+    "candidates/primary_invalid_reason": ("reasons_match_masks", at("invalid", 23)),
+    "candidates/strategy_id": ("choices_plausible", at("valid", 9)),
+    "candidates/position_id": ("choices_plausible", at("valid", -1)),
+    "candidates/mixture_id": ("choices_plausible", at("valid", -1)),
+    "candidates/sampler_probability": ("choices_plausible", at("valid", np.nan)),
+    "candidates/score_source_id": ("choices_plausible", at("valid", 77)),
+    "candidates/target_rri": ("labels_follow_errors", bump("valid", 0.01)),
+    "candidates/target_log_error_gain": ("labels_follow_errors", bump("valid", 0.01)),
+    "candidates/target_pm_dist_before": ("labels_follow_errors", bump("valid", 0.01)),
+    "candidates/scene_pm_dist_after": ("labels_follow_errors", bump("valid", 0.1)),
+    "candidates/target_root_gain": ("gains_telescope", bump("selected", 0.01)),
+    "candidates/target_pm_dist_after": ("gains_telescope", bump("selected", 0.001)),
+    "candidates/selection_probabilities": ("labels_only_where_valid", at("invalid", 0.5)),
+    "candidates/selection_log_probabilities": ("choices_plausible", at("valid", 0.5)),
+    "candidate_diagnostics/candidate_row_id": ("diagnostics_aligned", bump(7)),
+    "candidate_diagnostics/position_id": ("diagnostics_aligned", bump(7)),
+    "candidate_diagnostics/path_collision_mask": ("diagnostics_aligned", flip("collides")),
+    "steps/step_row_id": ("row_ids_dense", bump(2)),
+    "steps/rollout_row_id": ("steps_in_order", bump("second")),
+    "steps/step_index": ("steps_in_order", bump("second")),
+    "steps/selected_candidate_row_id": ("steps_in_order", at("second", 10**6)),
+    "steps/selected_shell_index": ("counts_match", bump(1)),
+    "steps/selected_compact_valid_index": ("counts_match", bump(1)),
+    "steps/num_candidates": ("shells_cover_candidates", bump(1)),
+    "steps/num_valid_candidates": ("counts_match", bump(1)),
+    "steps/cumulative_target_rri": ("sums_add_up", bump("second", 0.5)),
+    "steps/cumulative_target_root_gain": ("gains_telescope", bump("second", 0.5)),
+    "rollouts/rollout_row_id": ("row_ids_dense", bump(1)),
+    "rollouts/rollout_id": ("rollouts_complete", at(1, 0)),
+    "rollouts/chain_id": ("rollouts_complete", bump(0)),
+    "rollouts/source_row_id": ("targets_have_one_source", bump(0)),
+    "rollouts/target_row_id": ("targets_have_one_source", at(0, 99)),
+    "rollouts/root_pose_world": ("rollouts_complete", at(0, np.nan)),
+    "rollouts/scene_id": ("rollouts_complete", bump(0)),
+    "rollouts/snippet_id": ("rollouts_complete", bump(0)),
+    "rollouts/split_id": ("rollouts_complete", at(0, -1)),
+    "rollouts/horizon": ("steps_in_order", at(0, 1)),
+    "rollouts/beam_width": ("rollouts_complete", at(0, 0)),
+    "rollouts/policy_id": ("ids_in_dictionaries", at(0, 99)),
+    "rollouts/termination_reason": ("steps_in_order", at(0, 1)),
+    "rollouts/final_cumulative_target_root_gain": ("sums_add_up", bump(0, 0.5)),
+    "lineage/rollout_row_id": ("row_ids_dense", bump(0)),
+    "lineage/oracle_config_id": ("lineage_required", at(0, -1)),
+    "lineage/target_protocol_version_id": ("lineage_required", at(0, 0)),
+    "lineage/mesh_version_id": ("ids_in_dictionaries", at(0, 10**6)),
+    "sources/source_row_id": ("row_ids_dense", bump(0)),
+    "sources/sample_index": ("sources_complete", at(0, -3)),
+    "sources/split_id": ("sources_complete", at(1, -1)),
+    "sources/source_shard_row": ("sources_complete", at(0, -1)),
+    "targets/target_row_id": ("row_ids_dense", bump(0)),
+    "targets/source_row_id": ("targets_have_one_source", bump(0)),
+    "targets/target_id": ("targets_have_one_source", at(0, 4)),
+    "targets/target_valid_mask": ("targets_follow_rules", flip(0)),
+    "targets/target_invalid_reason_bitset": ("targets_follow_rules", at(0, 9)),
+    "targets/target_primary_invalid_reason": ("targets_follow_rules", at("invalid_target", 1)),
+    "targets/gt_label_valid_mask": ("targets_follow_rules", flip(0)),
+    "targets/matched_gt_target_row_id": ("targets_follow_rules", at(0, -1)),
+    "targets/target_source_id": ("targets_follow_rules", at(0, -1)),
+    "selected_depth/step_row_id": ("depth_aligned", bump(0)),
+    "selected_depth/candidate_row_id": ("depth_aligned", bump(0)),
+    "selected_depth/image_size_hw": ("depth_aligned", bump(0)),
+    "selected_depth/focal_px": ("depth_aligned", at(0, np.nan)),
+    "selected_depth/depth_m": ("depth_rasters", at(0, 1.5)),
+    "metadata/reason_code_bits": ("texts_as_schema", bump(3)),
+    **{f"q_h/{name}": ("view_matches_tables", flip(2)) for name in ("valid_action_mask", "q_train_mask")},
+    "q_h/td_terminal_mask": ("view_matches_tables", flip(2)),
     **{
-        f"q_h/{name}": ("view_matches_tables", lambda r: at(2, 5))
+        f"q_h/{name}": ("view_matches_tables", at(2, 5))
         for name in Q_H.names
         if not name.endswith("_mask") and name != "state_step_row_id"
     },
@@ -187,12 +193,10 @@ FORGERIES: dict[str, tuple[str, Callable[[dict[str, int]], Change]]] = {
 
 
 @pytest.mark.parametrize("path", FORGERIES)
-def test_rules_find_forgeries_that_every_digest_agrees_with(
-    path: str, mutable_store: Mutable, rows: dict[str, int]
-) -> None:
+def test_rules_find_forgeries_that_every_digest_agrees_with(path: str, mutable_store: Mutable, rows: Rows) -> None:
     check, forgery = FORGERIES[path]
     try:
-        forge(mutable_store, path, forgery(rows))
+        forge(mutable_store, path, forgery, rows)
         result = validate_rollout_zarr_store(mutable_store.path, deep=check == "depth_rasters")
     finally:
         mutable_store.restore()
@@ -207,9 +211,9 @@ def test_rules_find_forgeries_that_every_digest_agrees_with(
 
 
 @pytest.mark.parametrize("name", LABEL_COLUMNS)
-def test_no_label_may_sit_on_an_invalid_row(name: str, mutable_store: Mutable, rows: dict[str, int]) -> None:
+def test_no_label_may_sit_on_an_invalid_row(name: str, mutable_store: Mutable, rows: Rows) -> None:
     try:
-        forge(mutable_store, f"candidates/{name}", at(rows["invalid"], 0.25))
+        forge(mutable_store, f"candidates/{name}", at("invalid", 0.25), rows)
         result = validate_rollout_zarr_store(mutable_store.path)
     finally:
         mutable_store.restore()
@@ -220,7 +224,7 @@ def test_no_label_may_sit_on_an_invalid_row(name: str, mutable_store: Mutable, r
 
 def test_all_findings_are_reported_grouped_and_counted(mutable_store: Mutable) -> None:
     try:
-        forge(mutable_store, "steps/num_valid_candidates", lambda values: values.__iadd__(1))
+        forge(mutable_store, "steps/num_valid_candidates", lambda values, _: values.__iadd__(1), {})
         result = validate_rollout_zarr_store(mutable_store.path)
     finally:
         mutable_store.restore()

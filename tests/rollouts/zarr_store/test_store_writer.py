@@ -22,8 +22,7 @@ from rollout_assets.rollouts.zarr_store import (
     write_rollout_zarr_store,
 )
 from rollout_assets.rollouts.zarr_store.synthetic_records import SyntheticRecords
-
-from .conftest import CONFIG, CREATED, HEIGHT, RECORDS, WIDTH
+from tests.rollouts.zarr_store.store_under_test import CONFIG, CREATED, HEIGHT, RECORDS, WIDTH
 
 FEW = replace(RECORDS, sources=1, targets=1, recipes=("random_valid",), dead_ends=False)
 
@@ -70,7 +69,7 @@ def short_labels(step: RolloutStep) -> RolloutStep:
 
 
 BAD = {
-    "no records": (lambda: [], "no records"),
+    "no records": (list, "no records"),
     "mixed splits": (lambda: other_lineage(split="val", source_sample_index=7, source_sample_key="x"), "one split"),
     "source conflict": (lambda: other_lineage(scene_id="elsewhere"), "conflicting source identity: scene_id 0 and 1"),
     "target conflict": (lambda: other_lineage(target_sem_id=9), "conflicting target identity: target_sem_id 3 and 9"),
@@ -208,9 +207,9 @@ def test_merging_refuses_another_split_and_other_settings(tmp_path: Path) -> Non
         with pytest.raises(RecordRefused, match="one split: 'train' so far, got 'val'"):
             writer.append_store(RolloutZarrStoreReader(tmp_path / "val"))
     other = CONFIG.model_copy(update={"selected_depth": SelectedDepthRetentionConfig(enabled=False)})
-    with RolloutZarrStoreWriter(tmp_path / "merged", other) as writer:
-        with pytest.raises(RecordRefused, match="selected_depth_enabled must be False, got True"):
-            writer.append_store(RolloutZarrStoreReader(tmp_path / "val"))
+    expected = pytest.raises(RecordRefused, match="selected_depth_enabled must be False, got True")
+    with expected, RolloutZarrStoreWriter(tmp_path / "merged", other) as writer:
+        writer.append_store(RolloutZarrStoreReader(tmp_path / "val"))
     assert not (tmp_path / "merged").exists()
 
 

@@ -1,0 +1,63 @@
+"""Records and layout of one small store with everything in it, and a copy that can be damaged and put back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rollout_assets.config import SelectedDepthRetentionConfig
+from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig
+from rollout_assets.rollouts.zarr_store.synthetic_records import SyntheticRecords
+
+HEIGHT, WIDTH = 10, 12
+
+RECORDS = SyntheticRecords(
+    sources=5, targets=2, horizon=3, shell=(3, 16), depth_hw=(HEIGHT, WIDTH), scene_labels=True, seed=3
+)
+"""Varying shells, dead ends, records without chains, targets without labels, scene labels and depth."""
+
+CONFIG = RolloutZarrStoreConfig(
+    discount_gamma=0.9,
+    chunk_rows=500,
+    chunks_per_shard=2,
+    chunk_states=40,
+    states_per_shard=80,
+    selected_depth=SelectedDepthRetentionConfig(width_px=WIDTH, height_px=HEIGHT, chunk_steps=25),
+    depth_chunks_per_shard=3,
+)
+"""Several chunks and shards of everything, small enough to be quick."""
+
+CREATED = "2026-01-02T03:04:05Z"
+
+
+class Mutable:
+    """A copy of a store that can be put back as it was after each change."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.original = {key: (path / key).read_bytes() for key in self.files()}
+        self._stamps = {key: self._stamp(key) for key in self.original}
+
+    def _stamp(self, key: str) -> tuple[int, int]:
+        found = (self.path / key).stat()
+        return found.st_mtime_ns, found.st_size
+
+    def files(self) -> list[str]:
+        """Every file, as a key."""
+        return sorted(str(file.relative_to(self.path)) for file in self.path.rglob("*") if file.is_file())
+
+    def arrays(self) -> list[str]:
+        """Every array path."""
+        nodes = json.loads(self.original["zarr.json"])["consolidated_metadata"]["metadata"]
+        return sorted(path for path, node in nodes.items() if node["node_type"] == "array")
+
+    def restore(self) -> None:
+        """Undo everything."""
+        for key in set(self.files()) - set(self.original):
+            (self.path / key).unlink()
+        for key, data in self.original.items():
+            file = self.path / key
+            if not file.is_file() or self._stamp(key) != self._stamps[key]:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(data)
+                self._stamps[key] = self._stamp(key)
