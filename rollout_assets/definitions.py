@@ -1,7 +1,13 @@
-"""The code location that `workspace.yaml` names."""
+"""The code location that `workspace.yaml` names: every campaign that this machine knows."""
 
 from __future__ import annotations
 
 import dagster as dg
 
-defs = dg.Definitions()
+from rollout_assets.defs.code_location import build_definitions, known_campaigns
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """Called by Dagster when it loads the location, so that nothing is read while this module is imported."""
+    return build_definitions(known_campaigns())

@@ -1,0 +1,1 @@
+"""The Dagster face of the platform: assets, checks, automation and jobs of every campaign, thin over the rooms."""

@@ -1,0 +1,40 @@
+"""The checks by name, and what each promises. Light, for it is read whenever definitions are loaded."""
+
+from __future__ import annotations
+
+SCHEMA_AND_LINKAGE = "schema_and_linkage"
+CONTENT_DIGESTS = "content_digests"
+LINEAGE_HASHES = "lineage_hashes"
+ROWS_ACCOUNTED_FOR = "rows_accounted_for"
+
+INTEGRITY_CHECKS = {
+    SCHEMA_AND_LINKAGE: "The store validator: every array as the schema says, every id linked, every rule kept.",
+    CONTENT_DIGESTS: "Every byte of every file, and the content of every array, is what was written.",
+    LINEAGE_HASHES: "The config and source hashes in the store are the campaign's and the plan's.",
+    ROWS_ACCOUNTED_FOR: "Every planned source row gave records or was skipped with a reason.",
+}
+"""Check -> what it promises. All are errors and stop promotion."""
+
+SUSPICIOUS_ROWS = "suspicious_rows"
+VALID_FANOUT = "valid_fanout"
+LABEL_YIELD = "label_yield"
+
+QUALITY_CHECKS = {
+    SUSPICIOUS_ROWS: "Heuristics over the whole shard find nothing of severity error or warning.",
+    VALID_FANOUT: "Every step offers enough views that the actor may take.",
+    LABEL_YIELD: "Almost every view that may be taken has a finite oracle label.",
+}
+"""Check -> what it promises. They warn with evidence and stop nothing."""
+
+STORES_VALID = "stores_valid"
+NO_LEAKAGE = "no_leakage"
+ROWS_ADD_UP = "rows_add_up"
+UP_TO_DATE = "up_to_date"
+
+STORE_CHECKS = {
+    STORES_VALID: "The deep validator finds nothing in any child store.",
+    NO_LEAKAGE: "No scene and no mesh is in more than one split.",
+    ROWS_ADD_UP: "The promoted rows of every table are the sum of the shards' rows, split by split.",
+    UP_TO_DATE: "Nothing on the way is stale: source, plan, config, shards. A warning that says what is, and why.",
+}
+"""Check of the promoted store -> what it promises."""

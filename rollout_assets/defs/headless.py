@@ -1,0 +1,261 @@
+"""A whole campaign through Dagster without a daemon or a browser: plan, every shard with its checks, promotion.
+
+Runs are recorded in the same instance that the UI shows. Each shard is one run, executed in this process or in one of a
+few fresh ones; a shard that fails stops no other, but it stops promotion.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+
+import dagster as dg
+
+from rollout_assets.config import data_home
+from rollout_assets.defs.assets import GPU_POOL
+from rollout_assets.defs.automation import UNFINISHED
+from rollout_assets.defs.campaign import CampaignPlace
+from rollout_assets.defs.code_location import build_definitions
+from rollout_assets.errors import CampaignError, ConfigError
+from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+
+PROCESS_TAG = "rollout_assets/process"
+"""Run tag with host and process id, by which a run whose process died is recognised."""
+
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+"""Run config that keeps a run's log out of the terminal; the instance has it all."""
+
+
+@dataclass(frozen=True)
+class CheckOutcome:
+    """One evaluated check. ``level`` is ``ERROR`` or ``WARN``; ``evidence`` is the first thing found."""
+
+    asset: str
+    check: str
+    passed: bool
+    level: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """One run: what it was for, whether it succeeded, why not, and its checks."""
+
+    job: str
+    partition: str | None
+    run_id: str
+    ok: bool
+    error: str
+    checks: tuple[CheckOutcome, ...]
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """The shard, or the job for a run that is about none."""
+        return self.partition or self.job
+
+    def failed_checks(self, level: str) -> tuple[CheckOutcome, ...]:
+        """Checks of one level that did not pass."""
+        return tuple(check for check in self.checks if not check.passed and check.level == level)
+
+
+@dataclass(frozen=True)
+class HeadlessResult:
+    """All runs of a campaign, in order; promotion is missing when a shard failed."""
+
+    campaign: str
+    runs: tuple[RunOutcome, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether every run succeeded and no error-level check failed."""
+        return all(run.ok and not run.failed_checks("ERROR") for run in self.runs)
+
+    @property
+    def promoted(self) -> bool:
+        """Whether promotion ran and succeeded."""
+        return any(run.job == "promote" and run.ok for run in self.runs)
+
+
+def materialize_campaign(
+    campaign: str | Path,
+    *,
+    home: Path | None = None,
+    shard_ids: Sequence[str] = (),
+    workers: int = 1,
+    progress: ProgressSink = SILENT,
+) -> HeadlessResult:
+    """Materialize a campaign in the instance at ``home``: all shards, or only those given, then promotion.
+
+    Finished shards are read, checked and kept. More than one worker start fresh processes, at most as many as the pool
+    ``gpu`` has free; a pool without a free slot is a ``CampaignError``, for a run in this process cannot wait for one.
+    """
+    if workers < 1:
+        raise ConfigError(f"workers must be >= 1, got {workers}")
+    began = perf_counter()
+    runner = HeadlessRunner(str(campaign), str(home or data_home()))
+    with runner.instance:
+        sweep_dead_runs(runner.instance)
+        workers = min(workers, _free_slots(runner.instance))
+        runs = [runner.run("observe"), runner.run("plan")]
+        if not all(run.ok for run in runs):
+            return HeadlessResult(runner.place.config.name, tuple(runs), perf_counter() - began)
+        planned = runner.planned()
+        unknown = sorted(set(shard_ids) - set(planned))
+        if unknown:
+            raise ConfigError(f"no {', '.join(unknown)} in the plan; it has {planned[0]} to {planned[-1]}")
+        wanted = list(shard_ids) or planned
+        done: dict[str, RunOutcome] = {}
+        progress(ProgressEvent("shards", 0, len(wanted), unit="shards"))
+        for outcome in _shard_runs(runner, wanted, min(workers, len(wanted))):
+            done[outcome.name] = outcome
+            note = f"{outcome.name} {'done' if outcome.ok else 'failed'}"
+            progress(ProgressEvent("shards", len(done), len(wanted), note, "shards"))
+        runs += [done[shard] for shard in wanted]
+        if all(run.ok for run in runs):
+            runs.append(runner.run("promote"))
+    return HeadlessResult(runner.place.config.name, tuple(runs), perf_counter() - began)
+
+
+@dataclass(frozen=True)
+class HeadlessRunner:
+    """Runs the jobs of one campaign in this process, against the instance of one home."""
+
+    campaign: str
+    home: str
+
+    @cached_property
+    def place(self) -> CampaignPlace:
+        """The campaign's place."""
+        return CampaignPlace.of(self.campaign)
+
+    @cached_property
+    def instance(self) -> dg.DagsterInstance:
+        """The instance; its directory is made if need be."""
+        Path(self.home).mkdir(parents=True, exist_ok=True)
+        return dg.DagsterInstance.from_config(self.home)
+
+    @cached_property
+    def definitions(self) -> dg.Definitions:
+        """Definitions of this campaign alone."""
+        return build_definitions([self.campaign])
+
+    def planned(self) -> list[str]:
+        """All planned shards, in order."""
+        return sorted(self.instance.get_dynamic_partitions(self.place.partitions_name))
+
+    def run(self, job: str, partition: str | None = None) -> RunOutcome:
+        """Run one job, for one shard if it is about one; never raises for what happens inside it."""
+        began = perf_counter()
+        tags = {PROCESS_TAG: f"{socket.gethostname()}:{os.getpid()}"}
+        alone = job == "shard_checks"  # checks without their asset take the partition as a tag only
+        if alone and partition is not None:
+            tags["dagster/partition"] = partition
+        result = self.definitions.resolve_job_def(f"{self.place.name}_{job}").execute_in_process(
+            instance=self.instance,
+            partition_key=None if alone else partition,
+            raise_on_error=False,
+            tags=tags,
+            run_config=QUIET,
+        )
+        checks = tuple(_check_outcome(evaluation) for evaluation in result.get_asset_check_evaluations())
+        return RunOutcome(job, partition, result.run_id, result.success, _error(result), checks, perf_counter() - began)
+
+
+def sweep_dead_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
+    """Fail runs of headless processes that died on this machine, and free their pool slots; returns their ids."""
+    host = socket.gethostname()
+    swept = []
+    for run in instance.get_runs(filters=dg.RunsFilter(statuses=list(UNFINISHED))):
+        name, _, process = run.tags.get(PROCESS_TAG, "").partition(":")
+        if name == host and not _alive(int(process)):
+            instance.report_run_failed(run, f"process {process} of this headless run is gone")
+            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+            swept.append(run.run_id)
+    return tuple(swept)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _free_slots(instance: dg.DagsterInstance) -> int:
+    info = instance.event_log_storage.get_concurrency_info(GPU_POOL)
+    limit = info.slot_count or instance.global_op_concurrency_default_limit or (os.cpu_count() or 1)
+    free = limit - info.active_slot_count
+    if free < 1:
+        holders = ", ".join(sorted(info.active_run_ids)) or "another process"
+        raise CampaignError(
+            f"pool {GPU_POOL}: all {limit} slots are taken by {holders}; wait for it, or give the pool more with "
+            f"'dagster instance concurrency set {GPU_POOL} N'"
+        )
+    return free
+
+
+def _shard_runs(runner: HeadlessRunner, shards: Sequence[str], workers: int) -> Iterator[RunOutcome]:
+    if workers == 1:
+        for shard in shards:
+            yield runner.run("shard", shard)
+        return
+    context = multiprocessing.get_context("spawn")
+    arguments = (runner.campaign, runner.home)
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=arguments) as pool:
+        waiting = {pool.submit(_run_shard, shard): shard for shard in shards}
+        for future in as_completed(waiting):
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                error = "a worker process died; run it again"
+                yield RunOutcome("shard", waiting[future], "", False, error, (), 0.0)
+
+
+_worker: list[HeadlessRunner] = []
+"""The runner of a worker process."""
+
+
+def _start_worker(campaign: str, home: str) -> None:
+    _worker.append(HeadlessRunner(campaign, home))
+
+
+def _run_shard(shard: str) -> RunOutcome:
+    return _worker[0].run("shard", shard)
+
+
+def _check_outcome(evaluation: dg.AssetCheckEvaluation) -> CheckOutcome:
+    evidence = evaluation.description or ""
+    if not evaluation.passed and not evidence:
+        table = evaluation.metadata.get("evidence")
+        if isinstance(table, dg.TableMetadataValue) and table.records:
+            evidence = ", ".join(f"{name} {value}" for name, value in table.records[0].data.items() if value != "")
+    return CheckOutcome(
+        evaluation.asset_key.path[-1], evaluation.check_name, evaluation.passed, evaluation.severity.value, evidence
+    )
+
+
+def _error(result: dg.ExecuteInProcessResult) -> str:
+    """What made a run fail: the message of the first failed step."""
+    for event in result.all_events:
+        if event.is_step_failure:
+            data = event.step_failure_data
+            if data.user_failure_data is not None:
+                return data.user_failure_data.description or data.user_failure_data.label
+            error = data.error
+            while error is not None and error.cause is not None:
+                error = error.cause
+            return "" if error is None else error.message.strip()
+    return "" if result.success else "the run failed before its first step"

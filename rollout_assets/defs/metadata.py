@@ -1,0 +1,145 @@
+"""What Dagster shows about an asset: hashes, counts, tables and pictures, each made in one place."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from rollout_assets.config import CampaignConfig
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from rollout_assets.rollouts.shard_manifest import RolloutShardEntry
+    from rollout_assets.rollouts.shard_markers import ShardOwner
+    from rollout_assets.rollouts.zarr_store.checks.findings import Finding
+    from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+
+Metadata = dict[str, Any]
+
+SHOWN_ROWS = 25
+"""Rows of evidence that a table in the UI holds; the store has them all."""
+
+
+def config_hashes(config: CampaignConfig) -> Metadata:
+    """The four digests of a campaign's config."""
+    return {f"{name}_config_hash": digest for name, digest in config.hashes().items()}
+
+
+def entry_hashes(config: CampaignConfig, entry: RolloutShardEntry) -> Metadata:
+    """All six digests behind a shard: the config's, and the source's as it was planned."""
+    source = {"source_manifest_hash": entry.source_manifest_hash, "split_manifest_hash": entry.split_manifest_hash}
+    return config_hashes(config) | source
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
+    """Rows as a table; only the first are shown. Values that are no number or truth are shown as text."""
+    records = [dg.TableRecord({name: _plain(value) for name, value in row.items()}) for row in rows[:SHOWN_ROWS]]
+    columns = [dg.TableColumn(name, _column_type(rows, name)) for name in (rows[0] if rows else ())]
+    return dg.MetadataValue.table(records, schema=dg.TableSchema(columns=columns))
+
+
+def frame_table(frame: pl.DataFrame) -> dg.TableMetadataValue:
+    """The first rows of a frame as a table."""
+    return table(frame.head(SHOWN_ROWS).to_dicts())
+
+
+def findings_table(findings: Iterable[Finding]) -> dg.TableMetadataValue:
+    """Findings as a table that names check, array and row."""
+    return table(
+        [
+            {
+                "check": finding.check,
+                "where": finding.where,
+                "row": "" if finding.row is None else str(finding.row),
+                "rows": finding.count,
+                "problem": finding.problem,
+                "value": finding.value,
+            }
+            for finding in findings
+        ]
+    )
+
+
+def counts_table(counts: Mapping[str, int], name: str = "reason") -> dg.TableMetadataValue:
+    """Counts by name, largest first."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return table([{name: key, "count": count} for key, count in ordered])
+
+
+def shard_metadata(config: CampaignConfig, entry: RolloutShardEntry, owner: ShardOwner, store: Path | None) -> Metadata:
+    """What a finished shard is: hashes, counts, skips, pace, size and place."""
+    stats = owner.stats
+    skipped = [
+        {"sample": row.sample_key, "reason": row.skipped, "detail": row.detail or ""}
+        for row in owner.rows
+        if row.skipped
+    ]
+    lost: Counter[str] = Counter()
+    for group in ("rows_skipped", "targets_refused", "boxes_ineligible", "recipes_stuck"):
+        lost.update({f"{group}: {reason}": count for reason, count in stats[group].items()})
+    seconds = float(stats["seconds"])
+    return {
+        **entry_hashes(config, entry),
+        "dagster/row_count": int(stats["candidates"]),
+        "split": owner.split,
+        "rows_planned": len(entry.rows),
+        "rows_with_records": sum(row.records > 0 for row in owner.rows),
+        "targets": int(stats["targets"]),
+        "rollouts": int(stats["rollouts"]),
+        "steps": int(stats["steps"]),
+        "candidates": int(stats["candidates"]),
+        "views_scored": int(stats["views_scored"]),
+        "views_per_second": round(stats["views_scored"] / seconds, 1) if seconds else 0.0,
+        "seconds": round(owner.seconds, 3),
+        "seconds_per_stage": table(
+            [{"stage": name, "seconds": round(float(took), 3)} for name, took in stats["seconds_per_stage"].items()]
+        ),
+        "rows_skipped": table(skipped),
+        "skip_reasons": counts_table(lost),
+        "bytes": 0 if owner.store is None else owner.store.bytes,
+        "files": 0 if owner.store is None else owner.store.files,
+        "content_sha256": "" if owner.store is None else owner.store.content_sha256,
+        "path": dg.MetadataValue.path("none: every row was skipped" if store is None else str(store)),
+    }
+
+
+def store_metadata(readers: Sequence[RolloutZarrStoreReader]) -> Metadata:
+    """The validity waterfall of some stores together, as a table, and its picture with gains and refusals."""
+    from rollout_assets.defs.pictures import StoreSketch
+
+    sketch = StoreSketch.of(readers)
+    rows = [
+        {"stage": stage, "count": count, "percent of shell": round(100 * count / max(sketch.shell, 1), 2)}
+        for stage, count in sketch.waterfall.items()
+    ]
+    return {
+        "validity_waterfall": table(rows),
+        "invalid_reasons": counts_table(sketch.reasons),
+        "pictures": image(sketch.png()),
+    }
+
+
+def image(png: bytes) -> dg.MarkdownMetadataValue:
+    """A small picture that the UI shows in place."""
+    return dg.MetadataValue.md(f"![](data:image/png;base64,{base64.b64encode(png).decode('ascii')})")
+
+
+def _plain(value: Any) -> str | int | float | bool:
+    if value is None:
+        return ""
+    return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _column_type(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    value = next((row[name] for row in rows if row[name] is not None), "")
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int) and all(isinstance(row[name], int) for row in rows):
+        return "int"
+    return "float" if isinstance(value, float) else "string"

@@ -1,0 +1,66 @@
+"""What of a campaign is stale, and why: where Dagster's own staleness ends, this looks at the files.
+
+Dagster compares recorded versions one edge at a time, does not show partitioned nodes, and gives up at 100 partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rollout_assets.defs.campaign import CampaignStep
+from rollout_assets.errors import CampaignError
+from rollout_assets.rollouts.campaign_layout import CampaignLayout
+from rollout_assets.rollouts.promoted_versions import current_version
+from rollout_assets.rollouts.shard_manifest import read_rollout_shard_manifest
+from rollout_assets.rollouts.shards import unfit
+
+
+@dataclass(frozen=True)
+class StalePart:
+    """Something that is not what the campaign and its source ask for now."""
+
+    what: str
+    why: str
+    remedy: str
+
+
+def stale_parts(step: CampaignStep) -> list[StalePart]:
+    """Everything stale, from the source down to the promoted store; empty when all is current."""
+    return list(_stale(step))
+
+
+def _stale(step: CampaignStep) -> Iterator[StalePart]:
+    config = step.config
+    layout = CampaignLayout(config.shards.output_dir)
+    entries = read_rollout_shard_manifest(config)
+    owned = {row.sample_index for entry in entries for row in entry.rows}
+    rows = [row for split in dict.fromkeys(config.source.splits) for row in step.source.rows(split)]
+    new = [row.sample_key for row in rows if row.sample_index not in owned]
+    if new:
+        yield StalePart("rollout_shard_plan", f"{len(new)} new source row(s), from {new[0]} on", _PLAN)
+    outdated = [entry for entry in entries if entry.writer_config_hash != config.writer_config_hash]
+    if outdated:
+        had, wanted = outdated[0].writer_config_hash[:12], config.writer_config_hash[:12]
+        yield StalePart("rollout_shard_plan", f"planned for writer config {had}, the campaign has {wanted}", _PLAN)
+    for entry in entries:
+        problems = list(unfit(layout.shard(entry.shard_id), entry, step.source, deep=False))
+        if entry.writer_config_hash != config.writer_config_hash:
+            problems.append("the campaign's config has changed since it was planned")
+        if problems:
+            yield StalePart(entry.shard_id, "; ".join(problems), _SHARD)
+    try:
+        version = current_version(config)
+    except CampaignError as error:
+        yield StalePart("rollouts_zarr", str(error), _PROMOTE)
+        return
+    promoted = {shard.shard_id: shard.entry_sha256 for shards in version.record.splits.values() for shard in shards}
+    behind = [entry.shard_id for entry in entries if promoted.get(entry.shard_id) != entry.sha256]
+    if behind:
+        why = f"{version.name} lacks {len(behind)} shard(s) as planned now, from {behind[0]} on"
+        yield StalePart("rollouts_zarr", why, _PROMOTE)
+
+
+_PLAN = "materialize rollout_shard_plan"
+_SHARD = "materialize this partition"
+_PROMOTE = "materialize rollouts_zarr when all shards are validated"

@@ -1,0 +1,106 @@
+"""Checks of the promoted store: whole, without leaks, complete, and up to date."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from rollout_assets.defs.campaign import ROLLOUTS_ZARR, CampaignPlace, CampaignStep
+from rollout_assets.defs.check_names import NO_LEAKAGE, ROWS_ADD_UP, STORE_CHECKS, STORES_VALID, UP_TO_DATE
+from rollout_assets.defs.faults import RETRIES, failures_for_dagster
+from rollout_assets.defs.metadata import findings_table, table
+
+TABLES = ("sources", "targets", "rollouts", "steps", "candidates")
+"""Tables whose promoted rows are counted against the shards'."""
+
+
+def store_checks(place: CampaignPlace) -> list[dg.AssetChecksDefinition]:
+    """All checks of ``rollouts_zarr``, in one step that opens each store once."""
+    key = place.key(ROLLOUTS_ZARR)
+    specs = [dg.AssetCheckSpec(name, asset=key, description=promise) for name, promise in STORE_CHECKS.items()]
+
+    @dg.multi_asset_check(
+        name=f"{place.name}__{ROLLOUTS_ZARR}_checks",
+        specs=specs,
+        required_resource_keys={place.resource_key},
+        retry_policy=RETRIES,
+    )
+    def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        with failures_for_dagster():
+            step = CampaignStep.of(place, context)
+            for name, (passed, severity, metadata) in _evaluate(step).items():
+                yield dg.AssetCheckResult(
+                    passed=passed, asset_key=key, check_name=name, severity=severity, metadata=metadata
+                )
+
+    return [checks]
+
+
+Verdict = tuple[bool, dg.AssetCheckSeverity, dict[str, Any]]
+
+
+def _evaluate(step: CampaignStep) -> dict[str, Verdict]:
+    from rollout_assets.rollouts.promoted_versions import current_version
+
+    version = current_version(step.config)
+    return {
+        STORES_VALID: _stores_valid(version),
+        NO_LEAKAGE: _no_leakage(step, version),
+        ROWS_ADD_UP: _rows_add_up(step, version),
+        UP_TO_DATE: _up_to_date(step),
+    }
+
+
+def _stores_valid(version: Any) -> Verdict:
+    from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
+
+    results = {child.name: validate_rollout_zarr_store(child, deep=True) for child in version.children}
+    findings = [finding for result in results.values() for finding in result.findings]
+    splits = table([{"split": name, "findings": len(result.findings)} for name, result in results.items()])
+    return (
+        not findings,
+        dg.AssetCheckSeverity.ERROR,
+        {"version": version.name, "splits": splits, "evidence": findings_table(findings)},
+    )
+
+
+def _no_leakage(step: CampaignStep, version: Any) -> Verdict:
+    from rollout_assets.rollouts.campaign_layout import CampaignLayout
+    from rollout_assets.rollouts.leakage import leaks
+    from rollout_assets.rollouts.shard_manifest import read_rollout_shard_manifest
+    from rollout_assets.rollouts.shard_markers import read_owner
+
+    layout = CampaignLayout(step.config.shards.output_dir)
+    inside = set(version.shard_ids)
+    entries = [entry for entry in read_rollout_shard_manifest(step.config) if entry.shard_id in inside]
+    found = list(leaks((entry, read_owner(layout.shard(entry.shard_id))) for entry in entries))
+    return not found, dg.AssetCheckSeverity.ERROR, {"leaks": table([{"leak": line} for line in found])}
+
+
+def _rows_add_up(step: CampaignStep, version: Any) -> Verdict:
+    from rollout_assets.defs.shard_integrity import open_shard
+    from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+
+    rows = []
+    for split, shards in version.record.splits.items():
+        readers = [open_shard(step.config, shard.shard_id) for shard in shards]
+        sums: Counter[str] = Counter()
+        for reader in readers:
+            if reader is not None:
+                sums.update({name: reader.num_rows(name) for name in TABLES})
+        child = version.path / split
+        promoted = RolloutZarrStoreReader(child) if child.is_dir() else None
+        for name in TABLES:
+            here = promoted.num_rows(name) if promoted is not None else 0
+            rows.append({"split": split, "table": name, "shards": sums[name], "promoted": here})
+    wrong = [row for row in rows if row["shards"] != row["promoted"]]
+    return not wrong, dg.AssetCheckSeverity.ERROR, {"rows": table(rows), "evidence": table(wrong)}
+
+
+def _up_to_date(step: CampaignStep) -> Verdict:
+    from rollout_assets.defs.staleness import stale_parts
+
+    stale = stale_parts(step)
+    shown = [{"what": part.what, "why": part.why, "to go on": part.remedy} for part in stale]
+    return not stale, dg.AssetCheckSeverity.WARN, {"stale": len(stale), "evidence": table(shown)}

@@ -1,0 +1,131 @@
+"""What Dagster is told: the chain, its checks, its automation; light to load, and one set per campaign."""
+
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from rollout_assets.config import shipped_campaigns
+from rollout_assets.defs.campaign import CHAIN, CampaignPlace
+from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE, build_definitions, known_campaigns
+from rollout_assets.errors import ConfigError
+from tests.defs.campaigns import edit, write_campaign
+
+CHECKS = {
+    "rollout_shards": {
+        "schema_and_linkage": "blocking",
+        "content_digests": "blocking",
+        "lineage_hashes": "blocking",
+        "rows_accounted_for": "blocking",
+    },
+    "validated_shards": {"suspicious_rows": "", "valid_fanout": "", "label_yield": ""},
+    "rollouts_zarr": {"stores_valid": "", "no_leakage": "", "rows_add_up": "", "up_to_date": ""},
+}
+LOAD = """
+import resource, sys, rollout_assets.definitions as module
+module.defs().resolve_asset_graph()
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(used.ru_utime + used.ru_stime, *sorted({"torch", "warp"} & set(sys.modules)))
+"""
+
+
+@pytest.fixture(scope="module")
+def demo() -> dg.Definitions:
+    return build_definitions(["demo"])
+
+
+def test_the_assets_are_one_chain_in_one_group(demo):
+    graph = demo.resolve_asset_graph()
+    place = CampaignPlace.of("demo")
+    assert {key.to_user_string() for key in graph.get_all_asset_keys()} == {f"demo/{name}" for name in CHAIN}
+    for upstream, downstream in pairwise(CHAIN):
+        assert graph.get(place.key(downstream)).parent_keys == {place.key(upstream)}
+    partitioned = [name for name in CHAIN if graph.get(place.key(name)).is_partitioned]
+    assert partitioned == ["vin_source_rows", "rollout_shards", "validated_shards"]
+    for name in CHAIN:
+        node = graph.get(place.key(name))
+        assert node.group_name == "demo" and node.owners and node.kinds and len(node.description) > 80
+
+
+def test_every_check_is_where_a_reader_looks_for_it(demo):
+    found: dict[str, dict[str, str]] = {}
+    for node in demo.resolve_asset_graph().asset_check_keys:
+        spec = demo.resolve_asset_graph().get_check_spec(node)
+        found.setdefault(node.asset_key.path[-1], {})[node.name] = "blocking" if spec.blocking else ""
+        assert spec.description
+    assert found == CHECKS
+
+
+def test_jobs_sensors_and_schedules_are_named_after_the_campaign(demo):
+    repository = demo.get_repository_def()
+    jobs = {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")}
+    assert jobs == {"demo_observe", "demo_plan", "demo_shard", "demo_shard_checks", "demo_promote"}
+    assert {sensor.name: sensor.default_status.value for sensor in repository.sensor_defs} == {
+        "demo_new_snippets": "STOPPED",
+        "demo_promotion": "RUNNING",
+    }
+    assert {schedule.name: schedule.cron_schedule for schedule in repository.schedule_defs} == {
+        "demo_nightly": "0 3 * * *"
+    }
+
+
+def test_only_scoring_waits_for_the_gpu_pool(demo):
+    pools = {asset.op.name: asset.op.pool for asset in demo.assets if asset.op.pool}
+    assert pools == {"demo__rollout_shards": "gpu"}
+
+
+def test_definitions_load_in_three_seconds_without_torch_and_warp():
+    """CPU seconds of the whole process: wall time says more about the neighbours."""
+    done = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, check=True)
+    seconds, *heavy = done.stdout.split()
+    assert heavy == [] and float(seconds) < 3.0
+
+
+def test_campaigns_live_side_by_side_and_same_names_are_refused(tmp_path, small_store):
+    one, two = (write_campaign(tmp_path, small_store, name) for name in ("one", "two-b"))
+    graph = build_definitions([one, two, one]).resolve_asset_graph()
+    assert {key.path[0] for key in graph.get_all_asset_keys()} == {"one", "two_b"}
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ConfigError, match="both campaign one"):
+        build_definitions([one, write_campaign(tmp_path / "other", small_store, "one")])
+
+
+def test_campaigns_come_from_package_home_and_environment(tmp_path, small_store, monkeypatch):
+    (tmp_path / "campaigns").mkdir()
+    at_home = write_campaign(tmp_path / "campaigns", small_store, "home")
+    named = write_campaign(tmp_path, small_store, "named")
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    monkeypatch.setenv(CAMPAIGNS_VARIABLE, str(named))
+    assert known_campaigns() == (*shipped_campaigns(), str(at_home), str(named))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stale"),
+    [
+        ("radius_max_m = 0.9", "radius_max_m = 0.8", {"rollout_shard_plan", "rollout_shards"}),
+        (
+            "width_px = 16\nheight_px = 16\ndevice",
+            "width_px = 20\nheight_px = 16\ndevice",
+            {"rollout_shard_plan", "rollout_shards"},
+        ),
+        ('device = "cpu"', 'device = "auto"', set()),
+        ("seed = 5", "# a comment\nseed = 5", set()),
+        ("rows_per_shard = 1", "rows_per_shard = 2", set()),
+    ],
+)
+def test_code_versions_change_with_what_decides_bytes_and_with_nothing_else(
+    tmp_path: Path, small_store, old, new, stale
+):
+    path = write_campaign(tmp_path, small_store)
+    before = _code_versions(path)
+    edit(path, old, new)
+    after = _code_versions(path)
+    assert {name for name in before if before[name] != after[name]} == stale
+
+
+def _code_versions(campaign: Path) -> dict[str, str | None]:
+    graph = build_definitions([campaign]).resolve_asset_graph()
+    return {key.path[-1]: graph.get(key).code_version for key in graph.get_all_asset_keys()}
