@@ -58,8 +58,9 @@ def assert_same_step(found: RolloutStep, expected: RolloutStep) -> None:
     assert found.selected_depth is not None
     np.testing.assert_array_equal(found.selected_depth.depth_m, expected.selected_depth.depth_m.astype(np.float16))
     np.testing.assert_array_equal(found.selected_depth.valid_mask, expected.selected_depth.valid_mask)
-    assert found.selected_depth.focal_px == expected.selected_depth.focal_px
-    assert found.selected_depth.principal_point_px == expected.selected_depth.principal_point_px
+    for name in ("focal_px", "principal_point_px"):
+        left, right = getattr(found.selected_depth, name), getattr(expected.selected_depth, name)
+        assert left == tuple(np.float32(right).tolist())
 
 
 def assert_same_chain(found: RolloutChain, expected: RolloutChain) -> None:
