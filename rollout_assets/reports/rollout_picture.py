@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from rollout_assets.errors import ConfigError
+from rollout_assets.config import CampaignConfig
+from rollout_assets.errors import ConfigError, MeshError, SourceError
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.poses import Float32, Float64, rotation, translation
-from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutChain, RolloutStep, RolloutZarrRecord
+from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutChain, RolloutLineage, RolloutStep, RolloutZarrRecord
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.sources.vin_store import VinOfflineStore
 
 REACH_M = 3.5
 """How far around the target and the path the scene is shown."""
@@ -32,20 +36,57 @@ def plot_rollout(
     path: Path,
 ) -> None:
     """Write a self-contained page. vertices (n, 3), faces (m, 3): the scene; points_world (p, 3): what was known."""
+    lineage = record.lineage_for_chain(chain)
+    _write(lineage, record.root.pose_world_camera, chain, _Surroundings(vertices, faces, points_world), path)
+
+
+def plot_stored_rollout(
+    reader: RolloutZarrStoreReader, rollout_row_id: int, campaign: CampaignConfig | None, path: Path
+) -> None:
+    """The same page for a stored chain. Without the campaign, or its source, the scene and its points are left out."""
+    stored = reader.rollout(rollout_row_id)
+    around = _surroundings(campaign, stored.lineage) if campaign is not None else None
+    _write(stored.lineage, stored.root.pose_world_camera, stored.chain, around, path)
+
+
+@dataclass(frozen=True, eq=False)
+class _Surroundings:
+    """vertices (n, 3), faces (m, 3): the scene; points_world (p, 3): what was known of it."""
+
+    vertices: Float32
+    faces: NDArray[np.int32]
+    points_world: Float32
+
+
+def _surroundings(campaign: CampaignConfig, lineage: RolloutLineage) -> _Surroundings | None:
+    try:
+        source = VinOfflineStore.open(campaign.source.store_dir, campaign.source.mesh_dirs)
+        row = source.row(lineage.source_sample_key or "")
+        mesh = source.meshes.load(row.scene_id)
+        return _Surroundings(mesh.vertices, mesh.faces, source.sample(row).actor.points_world)
+    except (SourceError, MeshError):
+        return None
+
+
+def _write(
+    lineage: RolloutLineage, root_pose: Float32, chain: RolloutChain, around: _Surroundings | None, path: Path
+) -> None:
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"a 3-D picture is a page: --plot needs FILE.html, got {path.name}")
-    centres = translation(_walked(record, chain))
-    target = _target_box(record)
+    centres = translation(_walked(root_pose, chain))
+    target = _target_box(lineage)
     focus = np.concatenate([centres, target.centers_world])
     figure = go.Figure()
-    figure.add_trace(_scene(vertices, faces, focus, float(centres[:, 2].max()) + HEAD_ROOM_M))
-    figure.add_trace(_known_points(points_world, focus))
-    figure.add_trace(_box(target, record.lineage.target_class_name or "target"))
+    if around is not None:
+        ceiling_m = float(centres[:, 2].max()) + HEAD_ROOM_M
+        figure.add_trace(_scene(around.vertices, around.faces, focus, ceiling_m))
+        figure.add_trace(_known_points(around.points_world, focus))
+    figure.add_trace(_box(target, lineage.target_class_name or "target"))
     for index, step in enumerate(chain.steps):
         figure.add_traces([_offered(step, index), _refused(step, index)])
     figure.add_trace(_path(centres))
     figure.update_layout(
-        title=f"{record.rollout_id(chain)}: {record.lineage.target_id}",
+        title=f"{lineage.rollout_id}: {lineage.target_id}",
         scene={"aspectmode": "data", "xaxis_title": "x (m)", "yaxis_title": "y (m)", "zaxis_title": "z (m)"},
         margin={"l": 0, "r": 0, "t": 50, "b": 0},
         legend={"itemsizing": "constant", "x": 0.01, "y": 0.99, "bgcolor": "rgba(255,255,255,0.7)"},
@@ -54,19 +95,19 @@ def plot_rollout(
     figure.write_html(path, include_plotlyjs=True, full_html=True, default_height="97vh")
 
 
-def _walked(record: RolloutZarrRecord, chain: RolloutChain) -> Float32:
+def _walked(root_pose: Float32, chain: RolloutChain) -> Float32:
     """(s + 1, 12) poses from the root on."""
     taken = [
         step.shell.pose_world_camera[step.selection.selected_shell_index]
         for step in chain.steps
         if step.selection.selected_shell_index != NOT_SELECTED
     ]
-    return np.stack([record.root.pose_world_camera, *taken])
+    return np.stack([root_pose, *taken])
 
 
-def _target_box(record: RolloutZarrRecord) -> OrientedBoxes:
-    pose = np.array([record.lineage.target_pose_world_object], np.float32)
-    return OrientedBoxes(pose, np.array([record.lineage.target_extents], np.float32))
+def _target_box(lineage: RolloutLineage) -> OrientedBoxes:
+    pose = np.array([lineage.target_pose_world_object], np.float32)
+    return OrientedBoxes(pose, np.array([lineage.target_extents], np.float32))
 
 
 def _scene(vertices: Float32, faces: NDArray[np.int32], focus: Float64, ceiling_m: float) -> go.Mesh3d:

@@ -65,7 +65,8 @@ def training_readiness(reader: RolloutZarrStoreReader, config: ReadinessConfig |
     """Label variance, mask balance, support by policy, near ties and the behaviour policy's effective sample size.
 
     The effective sample size is that of the logged choices when they are re-weighted towards a policy that takes every
-    valid view alike: (sum w)² / sum w² with w = 1 / (valid views * probability of the choice), as a share of them.
+    valid view alike: (sum w)² / sum w² with w = 1 / (valid views * probability of the choice), as a share of them. A
+    choice of probability 0, such as the second branch of a tree that ranks, cannot be weighted and is left out.
     """
     limits = config or ReadinessConfig()
     masks = {name: reader.array(CANDIDATES.path(name)) for name in ("actor_action_mask", "q_train_mask")}
@@ -141,7 +142,7 @@ def _states(reader: RolloutZarrStoreReader, q_train: np.ndarray) -> pl.DataFrame
         .with_columns(
             pl.col("trainable_views").fill_null(0).cast(pl.Int64),
             (pl.col("trainable_views").fill_null(0) > 0).alias("trainable"),
-            pl.when(pl.col("probability") > 0)
+            pl.when(pl.col("probability").is_not_nan() & (pl.col("probability") > 0))
             .then(1.0 / (pl.col("num_valid_candidates") * pl.col("probability")))
             .alias("weight"),
         )

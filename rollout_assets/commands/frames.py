@@ -1,0 +1,91 @@
+"""Polars frames on a terminal: as a table that fits, as JSON, or as CSV."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollout_assets.commands.terminal import out, print_json, print_table
+from rollout_assets.errors import ConfigError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, all columns, instead of a table.")]
+
+TABLE_ROWS = 40
+"""Rows a table shows unless asked for more."""
+
+
+def show_frame(
+    title: str,
+    frame: pl.DataFrame,
+    columns: Sequence[str] | None,
+    as_json: bool,
+    as_csv: bool,
+    limit: int | None = None,
+) -> None:
+    """All columns as JSON or CSV, or the named ones as a table of at most ``limit`` rows (40 by default)."""
+    if as_json and as_csv:
+        raise ConfigError("--json and --csv exclude each other")
+    rows = frame if limit is None else frame.head(limit)
+    if as_json:
+        print_json([{name: plain(value) for name, value in row.items()} for row in rows.iter_rows(named=True)])
+    elif as_csv:
+        typer.echo(_flat(rows).write_csv(), nl=False)
+    else:
+        shown = rows.select(columns or rows.columns)
+        if limit is None:
+            shown = shown.head(TABLE_ROWS)
+        count = f"{title} ({frame.height:,} rows)" if shown.height == frame.height else _of(title, shown, frame)
+        print_table(count, [heading(name) for name in shown.columns], [tuple(map(cell, row)) for row in shown.rows()])
+
+
+def heading(column: str) -> str:
+    """A column's name in words, so that a narrow table can break it."""
+    return column.replace("_row_id", " row").removesuffix("_mask").replace("_", " ")
+
+
+def show_records(title: str, values: Mapping[str, Any]) -> None:
+    """Names and values, one a line."""
+    print_table(title, ("what", "value"), [(name, cell(plain(value))) for name, value in values.items()])
+
+
+def note(text: str) -> None:
+    """One line of prose."""
+    out.print(text, highlight=False, soft_wrap=True)
+
+
+def cell(value: Any) -> Any:
+    """A value as a table shows it; row ids and counts stay numbers."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else f"{value:.4g}"
+    if isinstance(value, list | dict | tuple):
+        return json.dumps(value, default=str)
+    return value
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON takes it: NaN and infinities are null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, list):
+        return [plain(part) for part in value]
+    return value
+
+
+def _of(title: str, shown: pl.DataFrame, frame: pl.DataFrame) -> str:
+    return f"{title} (first {shown.height:,} of {frame.height:,} rows; --limit, --json or --csv for more)"
+
+
+def _flat(frame: pl.DataFrame) -> pl.DataFrame:
+    """Vectors as JSON text, for CSV has no place for them."""
+    import polars as pl
+
+    nested = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Array | pl.List)]
+    texts = [pl.Series(name, [json.dumps(plain(list(v))) for v in frame[name].to_list()], pl.String) for name in nested]
+    return frame.with_columns(texts)

@@ -1,0 +1,34 @@
+"""`rollout-assets report`: one page about a store, or one rollout of it in 3-D."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rollout_assets.commands.inspect import Campaign, Rollout, Store, campaign_of, open_store
+from rollout_assets.commands.terminal import out, progress_bars
+
+
+def report(
+    store: Store,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.", metavar="FILE.html")],
+    rollout: Rollout = None,
+    campaign: Campaign = None,
+) -> None:
+    """Write one self-contained page about a store; with --rollout, that rollout in 3-D.
+
+    The 3-D page shows the scene's mesh and points when the campaign's source is there, and goes without them if not.
+    """
+    reader = open_store(store)
+    if rollout is None:
+        from rollout_assets.reports.store_report import write_store_report
+
+        with progress_bars() as progress:
+            write_store_report(reader, output, progress=progress)
+    else:
+        from rollout_assets.reports.rollout_picture import plot_stored_rollout
+
+        plot_stored_rollout(reader, rollout, campaign_of(reader, campaign, required=campaign is not None), output)
+    out.print(f"wrote {output}", highlight=False, soft_wrap=True)

@@ -1,0 +1,192 @@
+"""A self-contained page: sections, tables, figures and pictures, with Plotly's script in it once and no network."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from rollout_assets.errors import ConfigError
+from rollout_assets.geometry.poses import Float32
+
+_STYLE = """
+:root { --ink: #212529; --soft: #6c757d; --line: #dee2e6; --back: #f8f9fa; --link: #1864ab; }
+* { box-sizing: border-box; }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back); margin: 0; }
+main { max-width: 1240px; margin: 0 auto; padding: 0 20px 60px; }
+header { background: #fff; border-bottom: 1px solid var(--line); }
+header div { max-width: 1240px; margin: 0 auto; padding: 20px; }
+h1 { font-size: 24px; margin: 0 0 4px; overflow-wrap: anywhere; }
+h2 { font-size: 19px; margin: 0 0 6px; }
+h3 { font-size: 15px; margin: 18px 0 6px; }
+p { margin: 0 0 10px; } .soft { color: var(--soft); }
+nav { font-size: 14px; margin-top: 8px; } nav a { margin-right: 14px; white-space: nowrap; }
+a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }
+section { background: #fff; border: 1px solid var(--line); border-radius: 8px; padding: 18px 20px; margin-top: 18px; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(480px, 1fr)); gap: 16px; }
+.pair > div { min-width: 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); gap: 10px; }
+.card { border: 1px solid var(--line); border-radius: 6px; padding: 8px 12px; }
+.card b { display: block; font-size: 20px; } .card span { color: var(--soft); font-size: 13px; }
+.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(180px, 1fr)); gap: 12px; }
+figure { margin: 0; } figure img { width: 100%; image-rendering: pixelated; border-radius: 4px; display: block; }
+figcaption { font-size: 12.5px; color: var(--soft); overflow-wrap: anywhere; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 13.5px; width: 100%; }
+th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+th { font-weight: 600; color: var(--soft); } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+td.wide { overflow-wrap: anywhere; }
+code, pre { font: 13px/1.45 ui-monospace, monospace; } code { overflow-wrap: anywhere; }
+pre { background: var(--back); border: 1px solid var(--line); border-radius: 6px; padding: 10px; overflow-x: auto; }
+tr:target { background: #fff3bf; }
+.good { color: #2b8a3e; } .careful, .warning { color: #e67700; }
+.bad, .error { color: #c92a2a; } .info { color: #1864ab; }
+"""
+
+
+@dataclass(frozen=True)
+class Markup:
+    """Text that is HTML already."""
+
+    html: str
+
+
+@dataclass
+class Page:
+    """Collects sections and writes them as one file."""
+
+    title: str
+    subtitle: str
+    _sections: list[tuple[str, str, str]] = field(default_factory=list)
+    _figures: int = 0
+
+    def section(self, anchor: str, title: str, *parts: str) -> None:
+        """Add a section; parts are HTML."""
+        self._sections.append((anchor, title, "\n".join(parts)))
+
+    def figure(self, figure: go.Figure) -> str:
+        """A figure as HTML, drawn by the script that the page carries."""
+        self._figures += 1
+        config = {"displaylogo": False, "responsive": True}
+        html: str = figure.to_html(
+            full_html=False, include_plotlyjs=False, div_id=f"figure-{self._figures}", config=config
+        )
+        return html
+
+    def write(self, path: Path) -> Path:
+        """One HTML file; the folder is made if need be."""
+        if path.suffix.lower() not in (".html", ".htm"):
+            raise ConfigError(f"a report is a page: it must end in .html, got {path.name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.html(), encoding="utf-8")
+        return path
+
+    def html(self) -> str:
+        """The whole page."""
+        links = "".join(f'<a href="#{anchor}">{escape(title)}</a>' for anchor, title, _ in self._sections)
+        body = "\n".join(
+            f'<section id="{anchor}"><h2>{escape(title)}</h2>\n{content}\n</section>'
+            for anchor, title, content in self._sections
+        )
+        script = f"<script>{get_plotlyjs()}</script>" if self._figures else ""
+        icon = '<link rel="icon" href="data:,">'
+        return (
+            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{icon}'
+            f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{escape(self.title)}</title><style>{_STYLE}</style>{script}</head>\n<body>"
+            f"<header><div><h1>{escape(self.title)}</h1><p class='soft'>{escape(self.subtitle)}</p>"
+            f"<nav>{links}</nav></div></header>\n<main>\n{body}\n</main></body></html>\n"
+        )
+
+
+def text(value: str, soft: bool = False) -> str:
+    """A paragraph."""
+    return f"<p{' class=soft' if soft else ''}>{escape(value)}</p>"
+
+
+def cards(values: Mapping[str, Any]) -> str:
+    """Numbers to see first."""
+    items = "".join(
+        f"<div class=card><b>{cell(value)}</b><span>{escape(name)}</span></div>" for name, value in values.items()
+    )
+    return f"<div class=cards>{items}</div>"
+
+
+def pair(*parts: str) -> str:
+    """Parts side by side where there is room."""
+    return f"<div class=pair>{''.join(f'<div>{part}</div>' for part in parts)}</div>"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], ids: Sequence[str] | None = None) -> str:
+    """Rows as a table; numbers to the right. ``ids`` makes each row a place to link to."""
+    numeric = [bool(rows) and all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))]
+    head = "".join(f"<th{' class=n' if n else ''}>{escape(c)}</th>" for c, n in zip(columns, numeric, strict=True))
+    lines = []
+    for index, row in enumerate(rows):
+        anchor = f' id="{escape(ids[index])}"' if ids is not None else ""
+        cells = "".join(
+            f"<td class={'n' if n else 'wide'}>{cell(value)}</td>" for value, n in zip(row, numeric, strict=True)
+        )
+        lines.append(f"<tr{anchor}>{cells}</tr>")
+    return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+
+
+def records(values: Mapping[str, Any]) -> str:
+    """Names and values, one a line."""
+    return table(("what", "value"), [(name, value) for name, value in values.items()])
+
+
+def link(target: str, label: Any) -> Markup:
+    """A link inside the page."""
+    return Markup(f'<a href="#{escape(target)}">{cell(label)}</a>')
+
+
+def tagged(kind: str, label: str) -> Markup:
+    """A word in the colour of its kind: good, careful, bad, error, warning, info."""
+    return Markup(f"<span class={escape(kind)}>{escape(label)}</span>")
+
+
+def code(value: str) -> Markup:
+    """A value to copy."""
+    return Markup(f"<code>{escape(value)}</code>")
+
+
+def command(*lines: str) -> str:
+    """Something to type."""
+    return f"<pre>{escape(chr(10).join(lines))}</pre>"
+
+
+def depth_picture(depth_m: Float32, near_m: float, far_m: float, caption: str) -> str:
+    """A depth image as an embedded PNG; grey where there is no depth, dark is near."""
+    from matplotlib import colormaps
+    from matplotlib.image import imsave
+
+    span = max(far_m - near_m, 1e-6)
+    shade = colormaps["viridis"](np.clip((np.nan_to_num(depth_m) - near_m) / span, 0.0, 1.0))
+    shade[~np.isfinite(depth_m)] = (0.85, 0.85, 0.85, 1.0)
+    buffer = io.BytesIO()
+    imsave(buffer, shade, format="png")
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return f'<figure><img alt="depth" src="data:image/png;base64,{data}"><figcaption>{caption}</figcaption></figure>'
+
+
+def cell(value: Any) -> str:
+    """A value as HTML; None and NaN are a dash."""
+    if isinstance(value, Markup):
+        return value.html
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.4g}" if isinstance(value, float) else escape(str(value))

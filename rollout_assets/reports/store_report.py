@@ -1,0 +1,311 @@
+"""One page about one store: what it holds, what was lost, what was gained, what looks wrong, and how it was made."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from rollout_assets.errors import StoreDamaged
+from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.reports import store_figures as figures
+from rollout_assets.reports.page import (
+    Markup,
+    Page,
+    cards,
+    code,
+    command,
+    depth_picture,
+    link,
+    pair,
+    records,
+    table,
+    tagged,
+    text,
+)
+from rollout_assets.rollouts.inspection.depth import selected_depth_preview, selected_depth_summary_rows
+from rollout_assets.rollouts.inspection.explain import config_rows
+from rollout_assets.rollouts.inspection.objectives import rollout_step_objective_rows
+from rollout_assets.rollouts.inspection.provenance import generation, recorded_campaign
+from rollout_assets.rollouts.inspection.readiness import training_readiness
+from rollout_assets.rollouts.inspection.summary import candidate_group_summary_rows, rollout_tree_summary_rows
+from rollout_assets.rollouts.inspection.suspicious import suspicious_rollout_rows
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+
+GALLERY_IMAGES = 12
+EXAMPLES_PER_KIND = 12
+"""Findings of one kind that the page lists; the command below them lists all."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Report:
+    """A page in the making, and the store it is about."""
+
+    page: Page
+    reader: RolloutZarrStoreReader
+
+    @cached_property
+    def objectives(self) -> pl.DataFrame:
+        return rollout_step_objective_rows(self.reader)
+
+
+def write_store_report(reader: RolloutZarrStoreReader, path: Path, *, progress: ProgressSink = SILENT) -> Path:
+    """Write the report as one self-contained HTML file: no network, no other files."""
+    page = Page(f"Rollout store {Path(reader.location).name}", reader.location)
+    report = _Report(page, reader)
+    for done, part in enumerate(PARTS, start=1):
+        part(report)
+        progress(ProgressEvent("report", done, len(PARTS), unit="sections"))
+    page.section("again", "Make this page again", command(_report_command(reader, path)))
+    return page.write(path)
+
+
+def _overview(report: _Report) -> None:
+    page, reader = report.page, report.reader
+    ready = training_readiness(reader)
+    status = {"ready": "good", "ready with care": "careful", "not ready": "bad"}[ready.verdict]
+    counts = {name: reader.num_rows(name) for name in ("sources", "targets", "rollouts", "steps", "candidates")}
+    about = reader.attributes
+    facts = cards(
+        counts
+        | {
+            "split": about.get("source_split"),
+            "target protocol": about.get("target_protocol_version"),
+            "for training": tagged(status, ready.verdict),
+        }
+    )
+    measures = [(m.name, float(m.value), m.wanted, tagged(m.status, m.status), m.meaning) for m in ready.measures]
+    page.section(
+        "overview",
+        "Overview",
+        facts,
+        "<h3>Is it worth training on?</h3>",
+        table(("measure", "value", "wanted", "", "why it matters"), measures),
+        "<h3>Support by recipe</h3>",
+        _frame(ready.by_policy),
+    )
+
+
+def _validity(report: _Report) -> None:
+    page, reader = report.page, report.reader
+    page.section(
+        "validity",
+        "From the full shell to what was taken",
+        text("Every view that was offered keeps its row; this is how many of them are left after each stage."),
+        page.figure(figures.funnel(reader)),
+    )
+    page.section(
+        "reasons",
+        "Why views cannot be taken",
+        text("Left: the first rule that refused a view. Right: every rule that fails, so a view may count twice."),
+        pair(page.figure(figures.primary_reasons(reader)), page.figure(figures.every_rule(reader))),
+        "<h3>By position family</h3>",
+        _frame(
+            candidate_group_summary_rows(reader, "position").select(
+                "position",
+                "count",
+                "actor_valid_fraction",
+                "q_train_fraction",
+                "selected",
+                "root_gain_mean",
+                "root_gain_std",
+            )
+        ),
+    )
+
+
+def _gains(report: _Report) -> None:
+    page, reader = report.page, report.reader
+    if report.objectives["marginal_target_root_gain"].drop_nulls().is_empty():
+        page.section("gains", "Gains", text("No step of this store took a view."))
+        return
+    page.section(
+        "gains",
+        "Gains by step and recipe",
+        text(
+            "Root gain is the share of the target's error at the root that a view takes away. Boxes are quartiles, "
+            "whiskers the 5th and 95th percentile, dashed lines means."
+        ),
+        page.figure(figures.gains_by_step(report.objectives)),
+    )
+    page.section(
+        "headroom",
+        "Headroom: best, taken, random",
+        text(
+            "The best labelled view of every shell, the one that was taken, and the average of all labelled views, "
+            "which is what a random choice would get."
+        ),
+        page.figure(figures.headroom(report.objectives)),
+        "<h3>What was taken, by position family</h3>",
+        _frame(
+            rollout_tree_summary_rows(reader).select(
+                "recipe",
+                "step_index",
+                "position",
+                "selected",
+                "share",
+                "distinct_views",
+                "root_gain_mean",
+                "probability_mean",
+            )
+        ),
+    )
+
+
+def _coverage(report: _Report) -> None:
+    page, reader = report.page, report.reader
+    figure = figures.coverage(reader)
+    shown = min(figures.MAX_TARGETS, reader.num_rows("targets"))
+    page.section(
+        "coverage",
+        "From which sides targets are seen",
+        text(f"The {shown} targets with most views that can be taken. White: no view from that side was on offer."),
+        text("No view of this store can be taken.") if figure is None else page.figure(figure),
+    )
+
+
+def _depths(report: _Report) -> None:
+    page, reader = report.page, report.reader
+    rows = selected_depth_summary_rows(reader, GALLERY_IMAGES)
+    if rows.is_empty():
+        page.section("depth", "What selected views see", text("This store keeps no depth."))
+        return
+    limits = rows["depth_min_m"].drop_nulls(), rows["depth_max_m"].drop_nulls()
+    near = float(np.min(limits[0].to_numpy(), initial=np.inf)) if len(limits[0]) else 0.0
+    far = float(np.quantile(limits[1].to_numpy(), 0.75)) if len(limits[1]) else 1.0
+    about_step = rows.select("step_row_id").join(report.objectives, on="step_row_id", how="left", maintain_order="left")
+    pictures = []
+    for row, about in zip(rows.iter_rows(named=True), about_step.iter_rows(named=True), strict=True):
+        step = int(row["step_row_id"])
+        preview = selected_depth_preview(reader, step)
+        span = (
+            f"{row['depth_min_m']:.2f} to {row['depth_max_m']:.2f} m" if row["depth_min_m"] is not None else "no depth"
+        )
+        caption = (
+            f"step row {step}: {about['recipe']}, step {about['step_index']}<br>"
+            f"{span}, {row['valid_fraction']:.0%} valid"
+        )
+        pictures.append(depth_picture(preview.depth_m, near, far, caption))
+    page.section(
+        "depth",
+        "What selected views see",
+        text(
+            f"{len(pictures)} steps spread evenly over the store. "
+            f"Dark is near ({near:.1f} m), bright far ({far:.1f} m), grey no depth."
+        ),
+        f"<div class=gallery>{''.join(pictures)}</div>",
+    )
+
+
+def _suspicious(report: _Report) -> None:
+    page, reader = report.page, report.reader
+    found = suspicious_rollout_rows(reader)
+    if found.is_empty():
+        page.section("suspicious", "What looks wrong", text("Nothing. Every kind of finding was looked for."))
+        return
+    kinds = found.group_by("kind", "severity", maintain_order=True).agg(pl.len().alias("rows"))
+    overview = table(
+        ("kind", "severity", "rows"),
+        [(link(f"kind-{kind}", kind), tagged(severity, severity), rows) for kind, severity, rows in kinds.rows()],
+    )
+    parts, mentioned = [overview], set()
+    for kind, _, count in kinds.rows():
+        shown = found.filter(pl.col("kind") == kind).head(EXAMPLES_PER_KIND)
+        mentioned |= set(shown["step_row_id"].drop_nulls().to_list())
+        more = f", first {shown.height}" if shown.height < count else ""
+        parts.append(f'<h3 id="kind-{kind}">{kind} ({count:,} rows{more})</h3>')
+        parts.append(
+            table(
+                ("rollout", "step", "candidate", "target", "what"),
+                [
+                    (
+                        row["rollout_row_id"],
+                        _step_link(row["step_row_id"]),
+                        row["candidate_row_id"],
+                        row["target_row_id"],
+                        row["message"],
+                    )
+                    for row in shown.iter_rows(named=True)
+                ],
+            )
+        )
+    place = shlex.quote(reader.location)
+    parts.append(text("All of them, and everything about one candidate:", soft=True))
+    parts.append(
+        command(f"rollout-assets inspect suspicious {place} --csv", f"rollout-assets inspect explain {place} CANDIDATE")
+    )
+    page.section("suspicious", "What looks wrong", *parts)
+    if mentioned:
+        page.section("steps", "Steps named above", _steps(report.objectives, sorted(mentioned)))
+
+
+def _steps(objectives: pl.DataFrame, rows: list[int]) -> str:
+    chosen = objectives.filter(pl.col("step_row_id").is_in(rows))
+    columns = {
+        "step_row_id": "step row",
+        "rollout_id": "rollout",
+        "step_index": "step",
+        "target_id": "target",
+        "num_valid_candidates": "valid",
+        "num_candidates": "views",
+        "selected_position": "taken from",
+        "marginal_target_root_gain": "gain",
+        "best_root_gain": "best",
+        "cumulative_target_root_gain": "total",
+    }
+    lines = chosen.select(*columns).rows()
+    return table(list(columns.values()), lines, ids=[f"step-{line[0]}" for line in lines])
+
+
+def _lineage(report: _Report) -> None:
+    page, reader = report.page, report.reader
+    try:
+        manifest = reader.sidecar_manifest()
+    except StoreDamaged as error:
+        page.section("lineage", "Where it comes from", text(f"The manifest cannot be read: {error}"))
+        return
+    about, campaign = generation(reader), recorded_campaign(reader)
+    runtime, invocation = about.get("runtime", {}), about.get("invocation", {})
+    hashes: dict[str, Any] = {
+        name: code(", ".join(values)) for name, values in manifest.get("config_hashes", {}).items() if values
+    }
+    git = runtime.get("git", {})
+    made = {
+        "created": reader.attributes.get("created_at_utc"),
+        "schema": f"{reader.attributes.get('schema_id')} {reader.attributes.get('schema_version')}",
+        "manifest SHA-256": code(str(reader.attributes.get("manifest_sha256"))),
+        "commit": code(f"{git.get('commit')}{' (with local changes)' if git.get('dirty') else ''}"),
+        "Python": runtime.get("python"),
+        "platform": runtime.get("platform"),
+        "packages": ", ".join(f"{name} {version}" for name, version in sorted((runtime.get("packages") or {}).items())),
+        "made by": code(shlex.join(invocation.get("argv") or []) or str(invocation.get("mode"))),
+    }
+    parts = [records(made), "<h3>Hashes</h3>", records(hashes)]
+    if campaign is not None:
+        rows = table(("key", "value"), config_rows(campaign))
+        parts.append(f"<details><summary>Campaign {campaign.name}: every hashed value</summary>{rows}</details>")
+    page.section("lineage", "Where it comes from", *parts)
+
+
+Part = Callable[[_Report], None]
+
+PARTS: tuple[Part, ...] = (_overview, _validity, _gains, _coverage, _depths, _suspicious, _lineage)
+"""Sections in the order of the page."""
+
+
+def _report_command(reader: RolloutZarrStoreReader, path: Path) -> str:
+    return f"rollout-assets report {shlex.quote(reader.location)} -o {shlex.quote(str(path))}"
+
+
+def _step_link(step: int | None) -> Markup | None:
+    return None if step is None else link(f"step-{step}", step)
+
+
+def _frame(frame: pl.DataFrame) -> str:
+    return table([name.replace("_", " ") for name in frame.columns], frame.rows())
