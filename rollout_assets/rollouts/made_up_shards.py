@@ -6,6 +6,7 @@ are invented. For benchmarks and tests of shards and promotion, which would othe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,15 +31,15 @@ from rollout_assets.sources.store_layout import ALL, IndexRow, source_manifest_h
 
 @dataclass(frozen=True)
 class MadeUpSource:
-    """Looks like an opened source store with ``rows_per_split`` rows, two to a scene, and no files at all."""
+    """Looks like an opened source store with ``runs`` of rows by split, two rows to a scene, and no files at all."""
 
-    rows_per_split: tuple[tuple[str, int], ...]
+    runs: tuple[tuple[str, int], ...]
     root: Path = Path("made-up")
 
     @property
     def source_manifest_hash(self) -> str:
         """Of the number of rows alone."""
-        return source_manifest_hash({"rows": self.rows_per_split})
+        return source_manifest_hash({"rows": self.runs})
 
     def split_manifest_hash(self, split: str) -> str:
         """As a real store computes it."""
@@ -56,7 +57,7 @@ class MadeUpSource:
 
     def rows(self, split: str = ALL) -> tuple[IndexRow, ...]:
         """Rows in index order."""
-        names = [name for name, count in self.rows_per_split for _ in range(count)]
+        names = [name for name, count in self.runs for _ in range(count)]
         rows = (
             IndexRow(
                 sample_index=index,
@@ -136,9 +137,9 @@ class MadeUpCampaign:
     writer: Any
 
     @classmethod
-    def of(cls, config: CampaignConfig, rows_per_split: dict[str, int], **options: Any) -> MadeUpCampaign:
-        """``options`` are those of ``MadeUpWriter``."""
-        return cls(config, MadeUpSource(tuple(rows_per_split.items())), MadeUpWriter(config, **options))
+    def of(cls, config: CampaignConfig, rows: Sequence[tuple[str, int]], **options: Any) -> MadeUpCampaign:
+        """``rows`` are runs of rows by split, in index order; ``options`` are those of ``MadeUpWriter``."""
+        return cls(config, MadeUpSource(tuple(rows)), MadeUpWriter(config, **options))
 
     def plan(self) -> ShardPlan:
         """Plan all rows."""

@@ -26,7 +26,7 @@ TARGET_RATIO = 0.2
 
 @dataclass(frozen=True)
 class PromotionBenchmark:
-    """``seconds_by_shards``: promotion from the start, by number of shards; the last is what one more is compared with."""
+    """``seconds_by_shards``: promotion from the start by number of shards; one more is compared with the last."""
 
     rows_per_shard: int
     depth_px: int
@@ -70,7 +70,7 @@ def _measure(
 
     def grow(count: int) -> None:
         nonlocal built
-        campaign = MadeUpCampaign.of(config, {"train": count * rows_per_shard})
+        campaign = MadeUpCampaign.of(config, [("train", count * rows_per_shard)])
         for entry in campaign.plan().entries[built:]:
             campaign.run(entry)
             built += 1
