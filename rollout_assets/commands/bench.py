@@ -47,3 +47,36 @@ def rollouts(
         print_json(result)
     else:
         show_rollout_benchmark(result, out)
+
+
+@app.command()
+def store(
+    rows: Annotated[int, typer.Option(help="Candidate rows of the measured store.", min=6_000)] = 1_000_000,
+    as_json: AsJson = False,
+) -> None:
+    """Writing, validating, reading and training from a rollout store, beside plain zarr and NumPy."""
+    from rollout_assets.rollouts.zarr_store.benchmark import benchmark_store, render
+    from rollout_assets.training.benchmark import loader_rates
+
+    with progress_bars() as progress:
+        result = benchmark_store(rows, loader=loader_rates, progress=progress)
+    if as_json:
+        print_json(result)
+    else:
+        render(result, out)
+
+
+@app.command()
+def promotion(
+    shards: Annotated[int, typer.Option(help="Shards to promote before one more is added.", min=4)] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """What promoting shards costs, and what one more costs."""
+    from rollout_assets.rollouts.promotion_benchmark import benchmark_promotion, render_promotion_benchmark
+
+    with progress_bars() as progress:
+        result = benchmark_promotion(shards, progress=progress)
+    if as_json:
+        print_json(result)
+    else:
+        out.print(render_promotion_benchmark(result))
