@@ -29,25 +29,27 @@ h1 { font-size: 24px; margin: 0 0 4px; overflow-wrap: anywhere; }
 h2 { font-size: 19px; margin: 0 0 6px; }
 h3 { font-size: 15px; margin: 18px 0 6px; }
 p { margin: 0 0 10px; } .soft { color: var(--soft); }
-nav { font-size: 14px; margin-top: 8px; } nav a { margin-right: 14px; white-space: nowrap; }
+nav { font-size: 14px; margin-top: 8px; display: flex; flex-wrap: wrap; gap: 2px 16px; }
 a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }
 section { background: #fff; border: 1px solid var(--line); border-radius: 8px; padding: 18px 20px; margin-top: 18px; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(480px, 1fr)); gap: 16px; }
+.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 16px; }
+@media (max-width: 1000px) { .pair { grid-template-columns: 1fr; } }
 .pair > div { min-width: 0; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); gap: 10px; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(124px, 1fr)); gap: 10px; }
 .card { border: 1px solid var(--line); border-radius: 6px; padding: 8px 12px; }
-.card b { display: block; font-size: 20px; } .card span { color: var(--soft); font-size: 13px; }
+.card b { display: block; font-size: 18px; overflow-wrap: anywhere; }
+.card > span { color: var(--soft); font-size: 13px; }
 .gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(180px, 1fr)); gap: 12px; }
 figure { margin: 0; } figure img { width: 100%; image-rendering: pixelated; border-radius: 4px; display: block; }
 figcaption { font-size: 12.5px; color: var(--soft); overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 13.5px; width: 100%; }
-th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+th, td { text-align: left; padding: 4px 18px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { font-weight: 600; color: var(--soft); } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 td.wide { overflow-wrap: anywhere; }
 code, pre { font: 13px/1.45 ui-monospace, monospace; } code { overflow-wrap: anywhere; }
 pre { background: var(--back); border: 1px solid var(--line); border-radius: 6px; padding: 10px; overflow-x: auto; }
-tr:target { background: #fff3bf; }
+tr:target { background: #fff3bf; } details { margin-top: 10px; } summary { cursor: pointer; color: var(--link); }
 .good { color: #2b8a3e; } .careful, .warning { color: #e67700; }
 .bad, .error { color: #c92a2a; } .info { color: #1864ab; }
 """
@@ -138,6 +140,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], ids: Sequence[s
         )
         lines.append(f"<tr{anchor}>{cells}</tr>")
     return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+
+
+def folded(label: str, content: str) -> str:
+    """Something long that a reader opens on demand."""
+    return f"<details><summary>{escape(label)}</summary>{content}</details>"
 
 
 def records(values: Mapping[str, Any]) -> str:

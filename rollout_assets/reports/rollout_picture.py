@@ -17,7 +17,7 @@ from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutChain, RolloutLin
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.sources.vin_store import VinOfflineStore
 
-REACH_M = 3.5
+REACH_M = 2.2
 """How far around the target and the path the scene is shown."""
 
 HEAD_ROOM_M = 0.3
@@ -83,16 +83,29 @@ def _write(
         figure.add_trace(_known_points(around.points_world, focus))
     figure.add_trace(_box(target, lineage.target_class_name or "target"))
     for index, step in enumerate(chain.steps):
-        figure.add_traces([_offered(step, index), _refused(step, index)])
+        figure.add_traces([*_offered(step, index), _refused(step, index)])
     figure.add_trace(_path(centres))
     figure.update_layout(
         title=f"{lineage.rollout_id}: {lineage.target_id}",
-        scene={"aspectmode": "data", "xaxis_title": "x (m)", "yaxis_title": "y (m)", "zaxis_title": "z (m)"},
+        scene={
+            "aspectmode": "data",
+            "xaxis_title": "x (m)",
+            "yaxis_title": "y (m)",
+            "zaxis_title": "z (m)",
+            "camera": {"eye": _eye(root_pose)},
+        },
         margin={"l": 0, "r": 0, "t": 50, "b": 0},
         legend={"itemsizing": "constant", "x": 0.01, "y": 0.99, "bgcolor": "rgba(255,255,255,0.7)"},
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.write_html(path, include_plotlyjs=True, full_html=True, default_height="97vh")
+
+
+def _eye(root_pose: Float32) -> dict[str, float]:
+    """A look over the actor's shoulder, from above, so that walls do not hide what it looks at."""
+    back = -rotation(root_pose)[:, 2] * np.array([1.0, 1.0, 0.0])
+    away = back / max(float(np.linalg.norm(back)), 1e-6)
+    return {"x": float(0.8 * away[0]), "y": float(0.8 * away[1]), "z": 1.3}
 
 
 def _walked(root_pose: Float32, chain: RolloutChain) -> Float32:
@@ -117,7 +130,8 @@ def _scene(vertices: Float32, faces: NDArray[np.int32], focus: Float64, ceiling_
     used, local = np.unique(shown, return_inverse=True)
     x, y, z = vertices[used].T
     i, j, k = local.reshape(-1, 3).T
-    return go.Mesh3d(x=x, y=y, z=z, i=i, j=j, k=k, color="lightgray", flatshading=True, name="mesh", showlegend=True)
+    look = {"color": "lightgray", "opacity": 0.55, "flatshading": True, "hoverinfo": "skip"}
+    return go.Mesh3d(x=x, y=y, z=z, i=i, j=j, k=k, name="mesh", showlegend=True, **look)
 
 
 def _known_points(points_world: Float32, focus: Float64) -> go.Scatter3d:
@@ -133,26 +147,25 @@ def _box(box: OrientedBoxes, name: str) -> go.Scatter3d:
     return go.Scatter3d(x=x, y=y, z=z, mode="lines", line={"color": "green", "width": 5}, name=f"target: {name}")
 
 
-def _offered(step: RolloutStep, index: int) -> go.Scatter3d:
-    """Frusta of the views that can be taken, coloured by their root gain."""
+def _offered(step: RolloutStep, index: int) -> list[go.Scatter3d]:
+    """Frusta of the views that can be taken, coloured by their root gain, and a plain line for the legend."""
     rows = np.flatnonzero(step.oracle_label_mask)
     frusta = _frusta(step.shell.pose_world_camera[rows])
     x, y, z = _segments(frusta.reshape(-1, 2, 3))
     gains = np.repeat(step.labels.target_root_gain[rows], frusta.shape[1] * 3)
-    bar = {"title": "root gain", "x": 1.0 + 0.06 * index}
-    line = {"color": gains, "colorscale": "Viridis", "width": 4, "showscale": index == 0, "colorbar": bar}
+    bar = {"title": "root gain", "len": 0.8}
+    line = {"color": gains.tolist(), "colorscale": "Viridis", "width": 4, "showscale": index == 0, "colorbar": bar}
     text = [f"view {row}: root gain {step.labels.target_root_gain[row]:.4f}" for row in rows]
-    return go.Scatter3d(
-        x=x,
-        y=y,
-        z=z,
-        mode="lines",
-        line=line,
-        name=f"step {index}: {len(rows)} valid views",
-        visible=True if index == 0 else "legendonly",
-        hovertext=np.repeat(text, frusta.shape[1] * 3) if len(rows) else None,
-        hoverinfo="text",
-    )
+    shared = {
+        "mode": "lines",
+        "legendgroup": f"offered {index}",
+        "visible": True if index == 0 else "legendonly",
+        "name": f"step {index}: {len(rows)} valid views",
+    }
+    hover = np.repeat(text, frusta.shape[1] * 3).tolist() if len(rows) else None
+    coloured = go.Scatter3d(x=x, y=y, z=z, line=line, showlegend=False, hovertext=hover, hoverinfo="text", **shared)
+    in_legend = go.Scatter3d(x=[None], y=[None], z=[None], line={"color": "#35b779", "width": 4}, **shared)
+    return [coloured, in_legend]
 
 
 def _refused(step: RolloutStep, index: int) -> go.Scatter3d:

@@ -42,9 +42,9 @@ def funnel(reader: RolloutZarrStoreReader) -> go.Figure:
         go.Funnel(
             y=[STAGES[stage] for stage in rows["stage"].to_list()],
             x=rows["count"].to_list(),
-            textinfo="value+percent initial",
+            texttemplate="%{value:,}  (%{percentInitial:.1%})",
             marker={"color": ["#adb5bd", "#74c0fc", "#4dabf7", "#2f9e44", "#e8590c"]},
-            connector={"line": {"color": "#dee2e6"}},
+            connector={"fillcolor": "#f1f3f5", "line": {"color": "#dee2e6"}},
         )
     )
     return _laid_out(figure, 340, showlegend=False, yaxis={"automargin": True})
@@ -94,7 +94,7 @@ def every_rule(reader: RolloutZarrStoreReader) -> go.Figure:
     figure = go.Figure(
         go.Heatmap(
             z=share,
-            x=[decode_position_id(family) for family in families.tolist()],
+            x=[decode_position_id(family).replace("_", "<br>") for family in families.tolist()],
             y=[decode_invalid_reason(bit) for bit in used],
             text=[[f"{value:.1f} %" for value in row] for row in share],
             texttemplate="%{text}",
@@ -228,7 +228,7 @@ def _target_names(reader: RolloutZarrStoreReader, rows: NDArray[np.int64]) -> li
 def _laid_out(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     figure.update_layout(
         height=height,
-        margin={"l": 10, "r": 10, "t": 20, "b": 40},
+        margin={"l": 10, "r": 10, "t": 36, "b": 40},
         template="plotly_white",
         font={"family": "system-ui, sans-serif", "size": 13},
         **layout,

@@ -22,6 +22,7 @@ from rollout_assets.reports.page import (
     code,
     command,
     depth_picture,
+    folded,
     link,
     pair,
     records,
@@ -142,18 +143,20 @@ def _gains(report: _Report) -> None:
             "which is what a random choice would get."
         ),
         page.figure(figures.headroom(report.objectives)),
-        "<h3>What was taken, by position family</h3>",
-        _frame(
-            rollout_tree_summary_rows(reader).select(
-                "recipe",
-                "step_index",
-                "position",
-                "selected",
-                "share",
-                "distinct_views",
-                "root_gain_mean",
-                "probability_mean",
-            )
+        folded(
+            "What was taken, by position family",
+            _frame(
+                rollout_tree_summary_rows(reader).select(
+                    "recipe",
+                    "step_index",
+                    "position",
+                    "selected",
+                    "share",
+                    "distinct_views",
+                    "root_gain_mean",
+                    "probability_mean",
+                )
+            ),
         ),
     )
 
@@ -218,8 +221,9 @@ def _suspicious(report: _Report) -> None:
     for kind, _, count in kinds.rows():
         shown = found.filter(pl.col("kind") == kind).head(EXAMPLES_PER_KIND)
         mentioned |= set(shown["step_row_id"].drop_nulls().to_list())
+        rows = f"{count:,} rows" if count > 1 else "1 row"
         more = f", first {shown.height}" if shown.height < count else ""
-        parts.append(f'<h3 id="kind-{kind}">{kind} ({count:,} rows{more})</h3>')
+        parts.append(f'<h3 id="kind-{kind}">{kind} ({rows}{more})</h3>')
         parts.append(
             table(
                 ("rollout", "step", "candidate", "target", "what"),
@@ -289,7 +293,7 @@ def _lineage(report: _Report) -> None:
     parts = [records(made), "<h3>Hashes</h3>", records(hashes)]
     if campaign is not None:
         rows = table(("key", "value"), config_rows(campaign))
-        parts.append(f"<details><summary>Campaign {campaign.name}: every hashed value</summary>{rows}</details>")
+        parts.append(folded(f"Campaign {campaign.name}: every hashed value", rows))
     page.section("lineage", "Where it comes from", *parts)
 
 
