@@ -9,6 +9,7 @@ import typer
 
 from rollout_assets.commands import bench, campaign, config, inspect, source
 from rollout_assets.commands.dagster import ci, ui
+from rollout_assets.commands.dagster import ci, ui
 from rollout_assets.commands.demo import demo
 from rollout_assets.commands.report import report
 from rollout_assets.commands.rollout import rollout
@@ -36,6 +37,8 @@ app.add_typer(bench.app, name="bench")
 app.command()(report)
 app.command()(rollout)
 app.command()(demo)
+app.command()(ui)
+app.command()(ci)
 app.command()(ui)
 app.command()(ci)
 

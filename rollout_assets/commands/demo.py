@@ -40,7 +40,7 @@ def demo(
     began = time.monotonic()
     config = load_campaign(campaign)
     with progress_bars() as progress:
-        made = _build_source(config, progress)
+        made = build_source(config, progress)
     if not as_json:
         if not made:
             out.print(f"using the source that is already at {config.source.store_dir}", highlight=False, soft_wrap=True)
@@ -86,7 +86,7 @@ def _largest(item: tuple[str, int]) -> tuple[int, str]:
     return -item[1], item[0]
 
 
-def _build_source(config: CampaignConfig, progress: ProgressSink) -> bool:
+def build_source(config: CampaignConfig, progress: ProgressSink) -> bool:
     """Build the demo's source unless there is one; whether it was built."""
     from rollout_assets.sources.synthetic.config import SyntheticConfig
     from rollout_assets.sources.synthetic.store import build_synthetic_store

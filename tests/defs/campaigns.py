@@ -10,6 +10,7 @@ seed = 5
 
 [source]
 store_dir = "{store}"
+splits = {splits}
 
 [targets]
 top_k = 1
@@ -22,8 +23,8 @@ position = "target_bearing_local"
 count = 12
 
 [oracle]
-width_px = {pixels}
-height_px = {pixels}
+width_px = 16
+height_px = 16
 device = "cpu"
 
 [[recipes]]
@@ -41,10 +42,17 @@ output_dir = "{name}"
 """
 
 
-def write_campaign(folder: Path, store: Path, name: str = "tiny", *, rows_per_shard: int = 1, pixels: int = 16) -> Path:
+def write_campaign(
+    folder: Path,
+    store: Path,
+    name: str = "tiny",
+    *,
+    rows_per_shard: int = 1,
+    splits: tuple[str, ...] = ("train", "val"),
+) -> Path:
     """A campaign file in ``folder``; its data goes to ``folder/<name>``."""
     path = folder / f"{name}.toml"
-    path.write_text(TINY.format(name=name, store=store, rows_per_shard=rows_per_shard, pixels=pixels))
+    path.write_text(TINY.format(name=name, store=store, rows_per_shard=rows_per_shard, splits=list(splits)))
     return path
 
 
