@@ -1,0 +1,102 @@
+"""New snippets: one look plans and runs exactly the new shards, promotion follows, and an edit waits for a human."""
+
+from datetime import UTC, datetime
+
+import dagster as dg
+import pytest
+
+from rollout_assets.defs.headless import QUIET
+from rollout_assets.rollouts.promoted_versions import current_version
+from rollout_assets.sources.synthetic.store import append_synthetic_snippets
+from rollout_assets.sources.vin_store import VinOfflineStore
+from tests.defs.campaigns import edit
+
+
+class Ticker:
+    """Evaluates the sensors and the schedule of a desk, and executes what they ask for, once per run key."""
+
+    def __init__(self, desk, instance):
+        self.definitions = desk.runner().definitions
+        self.repository = self.definitions.get_repository_def()
+        self.instance = instance
+        self.keys: set[str] = set()
+
+    def sensor(self, name: str):
+        """One evaluation as the daemon makes it: the instance is opened anew."""
+        context = dg.SensorEvaluationContext(
+            instance_ref=self.instance.get_ref(),
+            last_tick_completion_time=None,
+            last_run_key=None,
+            cursor=None,
+            log_key=None,
+            repository_name=None,
+            repository_def=self.repository,
+        )
+        with context:
+            return self.repository.get_sensor_def(name).evaluate_tick(context)
+
+    def schedule(self, name: str):
+        context = dg.ScheduleEvaluationContext(
+            self.instance.get_ref(), datetime(2026, 1, 2, 3, tzinfo=UTC), None, None, repository_def=self.repository
+        )
+        with context:
+            return self.repository.get_schedule_def(name).evaluate_tick(context)
+
+    def execute(self, job: str, requests) -> list[str | None]:
+        """Partitions that were run; all must succeed."""
+        done = []
+        for request in requests:
+            if request.run_key in self.keys:
+                continue
+            self.keys.add(request.run_key)
+            result = self.definitions.resolve_job_def(job).execute_in_process(
+                instance=self.instance, partition_key=request.partition_key, run_config=QUIET
+            )
+            assert result.success
+            done.append(request.partition_key)
+        return done
+
+
+@pytest.fixture
+def ticker(made_desk):
+    with made_desk.runner().instance as instance:
+        yield Ticker(made_desk, instance)
+
+
+def test_appended_snippets_become_shards_once_and_promotion_follows(made_desk, ticker):
+    assert ticker.sensor("tiny_new_snippets").run_requests == []
+    assert "promoted" in ticker.sensor("tiny_promotion").skip_message
+    before = made_desk.content()
+    scene = VinOfflineStore.open(made_desk.source).row(0).scene_id
+    append_synthetic_snippets(made_desk.source, 3, scene_ids=[scene], workers=1)
+
+    asked = ticker.sensor("tiny_new_snippets").run_requests
+    assert [request.partition_key for request in asked] == ["shard-000002", "shard-000003"]
+    again = ticker.sensor("tiny_new_snippets").run_requests
+    assert {request.run_key for request in again} == {request.run_key for request in asked}
+    assert "shard-000002" in ticker.sensor("tiny_promotion").skip_message
+
+    assert ticker.execute("tiny_shard", asked) == ["shard-000002", "shard-000003"]
+    assert ticker.execute("tiny_shard", ticker.sensor("tiny_new_snippets").run_requests) == []
+    assert ticker.execute("tiny_promote", ticker.sensor("tiny_promotion").run_requests) == [None]
+    assert "promoted" in ticker.sensor("tiny_promotion").skip_message
+
+    assert len(current_version(made_desk.config).shard_ids) == 4
+    after = made_desk.content()
+    assert {shard: after[shard] for shard in before} == before
+    plan = ticker.instance.get_latest_materialization_event(dg.AssetKey(["tiny", "rollout_shard_plan"]))
+    assert plan.asset_materialization.metadata["new_shards"].value == 2
+
+
+def test_the_nightly_schedule_asks_for_the_same_new_shards(made_desk, ticker):
+    assert ticker.schedule("tiny_nightly").run_requests == []
+    append_synthetic_snippets(made_desk.source, 1, workers=1)
+    asked = ticker.schedule("tiny_nightly").run_requests
+    assert [request.partition_key for request in asked] == ["shard-000002", "shard-000003"]
+
+
+def test_an_edited_campaign_is_not_rebuilt_by_itself(made_desk, ticker):
+    edit(made_desk.campaign, "radius_max_m = 0.9", "radius_max_m = 0.8")
+    for sensor in ("tiny_new_snippets", "tiny_promotion"):
+        result = ticker.sensor(sensor)
+        assert result.run_requests == [] and "2 shards are planned for another config" in result.skip_message
