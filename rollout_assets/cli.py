@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_assets.commands import bench, campaign, config, inspect, source
-from rollout_assets.commands.dagster import ci, ui
+from rollout_assets.commands import bench, campaign, config, inspect, source, store
 from rollout_assets.commands.dagster import ci, ui
 from rollout_assets.commands.demo import demo
 from rollout_assets.commands.report import report
@@ -32,13 +31,12 @@ app = typer.Typer(
 app.add_typer(source.app, name="source")
 app.add_typer(config.app, name="config")
 app.add_typer(campaign.app, name="campaign")
+app.add_typer(store.app, name="store")
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(bench.app, name="bench")
 app.command()(report)
 app.command()(rollout)
 app.command()(demo)
-app.command()(ui)
-app.command()(ci)
 app.command()(ui)
 app.command()(ci)
 
