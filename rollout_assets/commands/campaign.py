@@ -146,7 +146,7 @@ def rollback(
     as_json: AsJson = False,
 ) -> None:
     """Let readers have an earlier promoted version again. Nothing is removed."""
-    from rollout_assets.rollouts.promoted_versions import rollback_promotion
+    from rollout_assets.rollouts.promotion_versions import rollback_promotion
 
     version = rollback_promotion(load_campaign(campaign), to)
     if as_json:
@@ -165,7 +165,7 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Remove old promoted versions."""
-    from rollout_assets.rollouts.promoted_versions import prune_promoted_versions
+    from rollout_assets.rollouts.promotion_versions import prune_promoted_versions
 
     pruned = prune_promoted_versions(load_campaign(campaign), keep, set_aside=set_aside)
     if as_json:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollout_assets.commands.campaign import show_promotion, show_run
+from rollout_assets.commands.headless import run_headless, show_headless
 from rollout_assets.commands.source import show_store
 from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, print_table, progress_bars
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.progress import ProgressSink
+from rollout_assets.rollouts.campaign_layout import CampaignLayout
 
 if TYPE_CHECKING:
     from rollout_assets.rollouts.funnel import FunnelStage
-    from rollout_assets.rollouts.promoted_versions import PromotedVersion
 
 DEMO_SCENES = 8
 DEMO_SNIPPETS = 2
@@ -28,13 +27,12 @@ def demo(
     workers: Annotated[int | None, typer.Option(help="Processes that build shards; default: one per core.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go all the way: synthetic homes, shards of rollouts, one promoted store per split, and the funnel between them.
+    """Go all the way through Dagster: synthetic homes, shards of rollouts with their checks, one promoted store per split.
 
     What is there already is kept and checked; run it again after an interruption and it goes on.
     """
-    from rollout_assets.rollouts.campaign_run import run_campaign
     from rollout_assets.rollouts.funnel import campaign_funnel
-    from rollout_assets.rollouts.promotion import promote_rollout_campaign
+    from rollout_assets.rollouts.promotion_versions import current_version
     from rollout_assets.sources.vin_store import VinOfflineStore
 
     began = time.monotonic()
@@ -45,27 +43,25 @@ def demo(
         if not made:
             out.print(f"using the source that is already at {config.source.store_dir}", highlight=False, soft_wrap=True)
         show_store(VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs))
-    with progress_bars() as progress:
-        result = run_campaign(config, workers=workers or os.cpu_count() or 1, progress=progress)
+    result = run_headless(campaign, workers)
     if not as_json or not result.ok:
-        show_run(result)
+        show_headless(result)
     if not result.ok:
         raise typer.Exit(2)
-    with progress_bars() as progress:
-        promotion = promote_rollout_campaign(config, progress=progress)
-        valid = _validate(promotion.version)
+    version = current_version(config)
     funnel = campaign_funnel(config)
     seconds = time.monotonic() - began
+    store_dir = CampaignLayout(config.shards.output_dir).promoted
     if as_json:
-        facts = {"store_dir": promotion.store_dir, "version": promotion.version.name, "valid": valid}
-        print_json(facts | {"shards": result.shards, "funnel": funnel, "seconds": seconds})
-    else:
-        show_promotion(promotion)
-        show_funnel(funnel)
-        verdict = "[green]deeply valid[/]" if valid else "[red]not valid[/]"
-        out.print(f"{promotion.store_dir}: {verdict}; {seconds:.0f} s in all", highlight=False, soft_wrap=True)
-    if not valid:
-        raise typer.Exit(2)
+        facts = {"store_dir": store_dir, "version": version.name, "valid": result.ok}
+        print_json(facts | {"runs": result.runs, "funnel": funnel, "seconds": seconds})
+        return
+    show_funnel(funnel)
+    out.print(
+        f"{store_dir} -> {version.name}: [green]deeply valid[/]; {seconds:.0f} s in all",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def show_funnel(funnel: Sequence[FunnelStage]) -> None:
@@ -96,15 +92,3 @@ def build_source(config: CampaignConfig, progress: ProgressSink) -> bool:
     synthetic = SyntheticConfig(scenes=DEMO_SCENES, snippets_per_scene=DEMO_SNIPPETS, seed=config.seed)
     build_synthetic_store(config.source.store_dir, synthetic, progress)
     return True
-
-
-def _validate(version: PromotedVersion) -> bool:
-    from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
-
-    valid = True
-    for child in version.children:
-        found = validate_rollout_zarr_store(child, deep=True)
-        for line in found.errors:
-            out.print(f"[red]problem[/]: {child.name}: {line}", highlight=False, soft_wrap=True)
-        valid = valid and found.ok
-    return valid

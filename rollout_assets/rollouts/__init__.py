@@ -47,7 +47,7 @@ _HOME = {
     ),
     "recipes": ("RolloutRecipeConfig",),
     "roots": ("RolloutTargetSource",),
-    "promoted_versions": ("current_version", "promoted_versions", "prune_promoted_versions", "rollback_promotion"),
+    "promotion_versions": ("current_version", "promoted_versions", "prune_promoted_versions", "rollback_promotion"),
     "promotion": ("PromotionResult", "promote_rollout_campaign"),
     "shard_manifest": (
         "ROLLOUT_SHARD_MANIFEST_VERSION",

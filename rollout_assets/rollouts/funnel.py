@@ -10,7 +10,7 @@ import numpy as np
 from rollout_assets.candidates.reasons import InvalidReason
 from rollout_assets.config import CampaignConfig
 from rollout_assets.rollouts.campaign_layout import CampaignLayout
-from rollout_assets.rollouts.promoted_versions import current_version
+from rollout_assets.rollouts.promotion_versions import current_version
 from rollout_assets.rollouts.shard_markers import read_owner
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES

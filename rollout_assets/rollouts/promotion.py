@@ -22,7 +22,7 @@ from rollout_assets.rollouts.campaign_layout import STORE_NAME, CampaignLayout
 from rollout_assets.rollouts.durable_files import hold, sync_folder, sync_tree
 from rollout_assets.rollouts.leakage import leaks
 from rollout_assets.rollouts.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
-from rollout_assets.rollouts.promoted_versions import (
+from rollout_assets.rollouts.promotion_versions import (
     PROMOTION_LOCK,
     PromotedShard,
     PromotedVersion,

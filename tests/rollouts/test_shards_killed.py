@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from rollout_assets.rollouts.campaign_layout import STORE_NAME, CampaignLayout
-from rollout_assets.rollouts.promoted_versions import current_name
+from rollout_assets.rollouts.promotion_versions import current_name
 from rollout_assets.rollouts.promotion import promote_rollout_campaign
 from rollout_assets.rollouts.shard_manifest import RolloutShardEntry, write_rollout_shard_manifest_from_config
 from rollout_assets.rollouts.shard_status import shard_status
@@ -31,7 +31,8 @@ from tests.rollouts.kill_campaigns import made_up, real
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 KILLS: Counter[str] = Counter()
-KILLS_PER_FINISH = 6
+KILLS_PER_FINISH = 8
+KEPT_FLUSHES = ("flush/sources", "flush/candidates", "flush/q_h")
 
 
 class Zygote:
@@ -79,6 +80,11 @@ def moments_of(steps: Sequence[str]) -> list[Moment]:
     calls = Counter(steps)
     again = [step for step, count in calls.items() if count > 1][::3]
     return [*((step, 0, None) for step in calls), *((step, calls[step] - 1, None) for step in again)]
+
+
+def fewer_flushes(steps: Sequence[str]) -> list[str]:
+    """A store flushes the same way wherever it is written: three tables stand for all of them."""
+    return [step for step in steps if not step.startswith("flush/") or step in KEPT_FLUSHES]
 
 
 def shuffled(moments: Sequence[Moment], seed: int) -> list[Moment]:
@@ -168,7 +174,7 @@ def test_a_shard_killed_at_each_named_step_is_built_by_the_next_run(made_up_vict
 
 def test_a_shard_killed_at_random_moments_is_built_by_the_next_run(made_up_victim):
     victim, _ = made_up_victim
-    run_kills(victim, delays(18, 0.7, seed=2), "shard, random", named=False)
+    run_kills(victim, delays(32, 0.4, seed=2), "shard, random", named=False)
 
 
 @pytest.fixture(scope="module")
@@ -289,13 +295,13 @@ def test_a_promotion_killed_at_each_named_step_is_done_by_the_next(first_promoti
     victim, steps = first_promotion
     for name in ("temp", "manifest", "record", "fsync", "rename", "switch"):
         assert {f"{name}/before", f"{name}/after"} <= set(steps)
-    run_kills(victim, shuffled(moments_of(steps), seed=5), "promotion, named", named=True)
+    run_kills(victim, shuffled(moments_of(fewer_flushes(steps)), seed=5), "promotion, named", named=True)
 
 
 def test_an_incremental_promotion_killed_at_each_named_step_is_done_by_the_next(next_promotion):
     victim, steps = next_promotion
     assert "train/resumed" in steps and "val/resumed" not in steps
-    run_kills(victim, shuffled(moments_of(steps), seed=6), "next promotion, named", named=True)
+    run_kills(victim, shuffled(moments_of(fewer_flushes(steps)), seed=6), "next promotion, named", named=True)
 
 
 def test_promotions_killed_at_random_moments_are_done_by_the_next(first_promotion, next_promotion):

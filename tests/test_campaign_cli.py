@@ -1,0 +1,98 @@
+"""`rollout-assets campaign`, as a user types it."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.test_cli import COMMAND, run
+
+TINY = """
+name = "tiny"
+[source]
+store_dir = "{source}"
+[targets]
+top_k = 1
+[candidates]
+mixture = [{{position = "forward_local", count = 4}}]
+[oracle]
+width_px = 8
+height_px = 8
+[selected_depth]
+width_px = 8
+height_px = 8
+[shards]
+rows_per_shard = 1
+output_dir = "out"
+[[recipes]]
+name = "greedy"
+policy = "oracle_greedy"
+horizon = 1
+"""
+
+
+@pytest.fixture
+def campaign(small_store, tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY.format(source=small_store))
+    return str(path)
+
+
+def facts(*arguments):
+    done = run(*arguments, "--json")
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_a_campaign_from_plan_to_rollback(campaign, tmp_path):
+    refused = run("campaign", "status", "-c", campaign)
+    assert refused.returncode == 2 and "no plan yet; 'rollout-assets campaign plan' makes one" in refused.stderr
+    planned = run("campaign", "plan", "-c", campaign)
+    assert "4 shards (4 new), 4 rows (2 train, 2 val), about 4 targets, 4 views a step" in planned.stdout
+    assert "hours and gigabytes are known after the first shard" in planned.stdout
+    unfinished = run("campaign", "promote", "-c", campaign)
+    assert unfinished.returncode == 2 and unfinished.stderr.count("not built yet") == 4
+    code, first = facts("campaign", "run", "-c", campaign, "--shard", "shard-000002")
+    assert code == 0 and [shard["outcome"] for shard in first["shards"]] == ["built"]
+    assert "min of one process" in run("campaign", "plan", "-c", campaign).stdout
+    code, shown = facts("campaign", "status", "-c", campaign)
+    states = [shard["state"] for shard in shown["shards"]]
+    assert code == 2 and states == ["missing", "missing", "succeeded", "missing"]
+    rest = run("campaign", "run", "-c", campaign, "--workers", "2")
+    assert rest.returncode == 0 and "4 of 4 shards: 3 built, 1 already finished" in rest.stdout
+    table = run("campaign", "status", "-c", campaign, "--deep")
+    assert table.returncode == 0 and "4 shards: 4 succeeded" in table.stdout
+    assert "is now v000001" in run("campaign", "promote", "-c", campaign).stdout
+    assert "already holds these shards as v000001" in run("campaign", "promote", "-c", campaign).stdout
+    assert facts("campaign", "promote", "-c", campaign, "--anew")[1]["version"] == "v000002"
+    assert facts("campaign", "rollback", "-c", campaign)[1]["version"] == "v000001"
+    assert os.readlink(tmp_path / "out/rollouts.zarr") == "versions/v000001"
+    assert facts("campaign", "prune", "-c", campaign, "--keep", "1")[1]["kept"] == ["v000001", "v000002"]
+
+
+def test_wrong_input_is_one_clear_line(campaign):
+    for arguments, message in (
+        (["run", "--shard", "shard-000009"], "no shard-000009 in the plan"),
+        (["run", "--workers", "0"], "workers must be >= 1, got 0"),
+        (["prune", "--keep", "0"], "keep must be >= 1, got 0"),
+        (["rollback"], "nothing is promoted yet"),
+    ):
+        refused = run("campaign", *arguments, "-c", campaign)
+        assert refused.returncode == 2 and message in refused.stderr and len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_interrupt_ends_the_run_cleanly_and_the_next_goes_on(campaign, tmp_path, workers):
+    command = [*COMMAND, "campaign", "run", "-c", campaign, "--workers", workers]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    staging = tmp_path / "out/staging"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (staging.is_dir() and any(staging.iterdir())):
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    said, errors = running.communicate(timeout=60)
+    assert running.returncode == 130 and "interrupted" in said and "Traceback" not in errors
+    assert list(staging.iterdir()) == []
+    assert run("campaign", "run", "-c", campaign).returncode == 0
