@@ -1,7 +1,6 @@
 """`rollout-assets campaign`, as a user types it."""
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -68,7 +67,7 @@ def test_a_campaign_from_plan_to_rollback(campaign, tmp_path):
     assert "already holds these shards as v000001" in run("campaign", "promote", "-c", campaign).stdout
     assert facts("campaign", "promote", "-c", campaign, "--anew")[1]["version"] == "v000002"
     assert facts("campaign", "rollback", "-c", campaign)[1]["version"] == "v000001"
-    assert os.readlink(tmp_path / "out/rollouts.zarr") == "versions/v000001"
+    assert (tmp_path / "out/rollouts.zarr").readlink().name == "v000001"
     assert facts("campaign", "prune", "-c", campaign, "--keep", "1")[1]["kept"] == ["v000001", "v000002"]
 
 

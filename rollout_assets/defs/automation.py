@@ -203,7 +203,7 @@ def _last_version(step: CampaignStep, key: dg.AssetKey, *, observed: bool = Fals
 
 
 def _is_promoted(step: CampaignStep, entries: tuple["RolloutShardEntry", ...]) -> bool:
-    from rollout_assets.rollouts.promoted_versions import current_version
+    from rollout_assets.rollouts.promotion_versions import current_version
 
     try:
         record = current_version(step.config).record

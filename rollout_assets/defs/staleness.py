@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rollout_assets.defs.campaign import CampaignStep
 from rollout_assets.errors import CampaignError
 from rollout_assets.rollouts.campaign_layout import CampaignLayout
-from rollout_assets.rollouts.promoted_versions import current_version
+from rollout_assets.rollouts.promotion_versions import current_version
 from rollout_assets.rollouts.shard_manifest import read_rollout_shard_manifest
 from rollout_assets.rollouts.shards import unfit
 

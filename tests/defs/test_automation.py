@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from rollout_assets.defs.headless import QUIET
-from rollout_assets.rollouts.promoted_versions import current_version
+from rollout_assets.rollouts.promotion_versions import current_version
 from rollout_assets.sources.synthetic.store import append_synthetic_snippets
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.defs.campaigns import edit

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from rollout_assets.rollouts.campaign_layout import STORE_NAME, CampaignLayout
-from rollout_assets.rollouts.promotion_versions import current_name
 from rollout_assets.rollouts.promotion import promote_rollout_campaign
+from rollout_assets.rollouts.promotion_versions import current_name
 from rollout_assets.rollouts.shard_manifest import RolloutShardEntry, write_rollout_shard_manifest_from_config
 from rollout_assets.rollouts.shard_status import shard_status
 from rollout_assets.rollouts.shards import run_rollout_shard, unfit
