@@ -258,8 +258,6 @@ class StoreConfig(ConfigSection):
     discount_gamma: Fraction = 1.0
     chunk_rows: Count = 65_536
     chunk_states: Count = 4_096
-    keep_target_eval_crops: bool = False
-    target_eval_max_points: Count = 4_096
 
 
 class ShardConfig(ConfigSection):

@@ -22,7 +22,6 @@ from rollout_assets.config import (
     Positive,
     SelectedDepthRetentionConfig,
 )
-from rollout_assets.errors import ConfigError
 from rollout_assets.rollouts.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     ROLLOUT_MANIFEST_VERSION,
@@ -61,7 +60,7 @@ class RolloutZarrStoreConfig(ConfigSection):
     states_per_shard: Count = Field(32_768, description="States of the training view in one file, about.")
     selected_depth: SelectedDepthRetentionConfig = SelectedDepthRetentionConfig()
     depth_chunks_per_shard: Count = Field(16, description="Chunks of depth images in one file.")
-    depth_renderer: str = "rollout_assets.oracle.raycast"
+    depth_renderer: str = "warp_bvh4"
     depth_znear_m: Positive = 0.001
     depth_zfar_m: Positive = 20.0
     target_eval_max_points: Count = 4_096
@@ -69,10 +68,6 @@ class RolloutZarrStoreConfig(ConfigSection):
     @classmethod
     def from_campaign(cls, campaign: CampaignConfig) -> RolloutZarrStoreConfig:
         """The store that a campaign asks for."""
-        if campaign.store.keep_target_eval_crops:
-            raise ConfigError(
-                "store.keep_target_eval_crops = true: rollout records carry no crop points; set it to false"
-            )
         return cls(
             discount_gamma=campaign.store.discount_gamma,
             target_protocol_version=campaign.targets.protocol,
@@ -81,7 +76,6 @@ class RolloutZarrStoreConfig(ConfigSection):
             selected_depth=campaign.selected_depth,
             depth_znear_m=campaign.oracle.znear_m,
             depth_zfar_m=campaign.oracle.zfar_m,
-            target_eval_max_points=campaign.store.target_eval_max_points,
         )
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rollout_assets.config import SelectedDepthRetentionConfig, load_campaign
-from rollout_assets.errors import ConfigError, RecordRefused, StoreExists
+from rollout_assets.errors import RecordRefused, StoreExists
 from rollout_assets.rollouts.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
 from rollout_assets.rollouts.trace import RolloutStep, RolloutZarrRecord, SelectedDepth
 from rollout_assets.rollouts.zarr_store import (
@@ -245,9 +245,6 @@ def test_config_comes_from_a_campaign() -> None:
     config = RolloutZarrStoreConfig.from_campaign(campaign)
     assert config.chunk_rows == campaign.store.chunk_rows
     assert config.selected_depth == campaign.selected_depth
-    store = campaign.store.model_copy(update={"keep_target_eval_crops": True})
-    with pytest.raises(ConfigError, match="keep_target_eval_crops = true"):
-        RolloutZarrStoreConfig.from_campaign(campaign.model_copy(update={"store": store}))
 
 
 def test_the_manifest_says_how_a_store_was_made(tmp_path: Path) -> None:
