@@ -9,9 +9,11 @@ import pytest
 from rollout_assets.candidates.reasons import InvalidReason, bitset_is_consistent
 from rollout_assets.config import CampaignConfig, CandidateConfig, MixtureComponent
 from rollout_assets.errors import ConfigError
+from rollout_assets.oracle.raycast import RENDERER
 from rollout_assets.rollouts.dataset_writer import RolloutGenerator
 from rollout_assets.rollouts.roots import AllEligibleTargets, ExplicitTargets
 from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutStep, RolloutZarrRecord
+from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig
 from rollout_assets.sources import store_layout as layout
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.rollouts.record_digest import digest
@@ -204,3 +206,7 @@ def test_meshes_may_lie_elsewhere(store_copy, tmp_path):
     shutil.move(store_copy / "meshes", tmp_path / "elsewhere")
     store = VinOfflineStore.open(store_copy, [tmp_path / "elsewhere"])
     assert RolloutGenerator(campaign(), store).prepare(store.row(0)).roots
+
+
+def test_a_campaigns_store_names_the_renderer_that_made_its_depth():
+    assert RolloutZarrStoreConfig.from_campaign(campaign()).depth_renderer == RENDERER
