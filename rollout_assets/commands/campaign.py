@@ -13,8 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, print_table, progress_bars
+from rollout_assets.commands.terminal import AsJson, CampaignOption, err, out, print_json, print_table, progress_bars
 from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
+from rollout_assets.errors import SourceError
 
 if TYPE_CHECKING:
     from rollout_assets.rollouts.campaign_run import CampaignRunResult
@@ -108,7 +109,12 @@ def status(
     if watch and not as_json:
         _watch(config)
         return
-    found = summarize_rollout_shard_campaign(config, source=open_source(config), deep=deep)
+    try:
+        source = open_source(config)
+    except SourceError as error:
+        source = None
+        err.print(f"[yellow]warning:[/] not compared with the source: {error}", highlight=False, soft_wrap=True)
+    found = summarize_rollout_shard_campaign(config, source=source, deep=deep)
     if as_json:
         print_json(found)
     else:

@@ -8,6 +8,7 @@ then made current by replacing one link.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from time import perf_counter
 from typing import Literal
 
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import PromotionRefused, StoreDamaged, StoreError
+from rollout_assets.errors import PromotionRefused, StoreError
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.campaign_layout import STORE_NAME, CampaignLayout
 from rollout_assets.rollouts.durable_files import hold, sync_folder, sync_tree
@@ -44,6 +45,9 @@ from rollout_assets.sources.synthetic.publish import remove_path
 
 PROMOTED_STORE_KIND = "promoted_rollout_zarr_split"
 """``store_kind`` of a promoted child store."""
+
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK)
+"""What file systems without hard links say."""
 
 How = Literal["linked", "extended", "built", "empty"]
 """A child store: as in an earlier version, an earlier one made longer, made from all shards, or without any record."""
@@ -201,26 +205,39 @@ class _Promotion:
         self, staged: Path, split: str, shards: Sequence[_Shard], context: RolloutStoreManifestContext
     ) -> PromotedSplit:
         began = perf_counter()
-        wanted = tuple(shard.promoted for shard in shards)
-        stored = [shard for shard in shards if shard.owner.store is not None]
-        base, shared = self._base(split, wanted)
+        child = staged / split
+        base, shared = self._base(split, tuple(shard.promoted for shard in shards))
         how: How = "built"
-        if not stored:
+        if all(shard.owner.store is None for shard in shards):
             how = "empty"
-        elif base is not None and shared == len(wanted):
-            how = "linked"
-            _link_tree(base, staged / split)
-        elif base is not None:
-            try:
-                self._write(staged / split, shards, shared, base, context)
-                how = "extended"
-            except StoreDamaged:
-                shared = 0  # the earlier version is damaged or laid out in another way: start from the shards
-                self._write(staged / split, shards, 0, None, context)
+        elif base is not None and self._grow(child, shards, shared, base, context):
+            how = "linked" if shared == len(shards) else "extended"
         else:
-            self._write(staged / split, shards, 0, None, context)
-        new = len(wanted) - shared if how in ("extended", "linked") else len(wanted)
-        return PromotedSplit(split, how, len(wanted), new, perf_counter() - began)
+            shared = 0
+            self._write(child, shards, 0, None, context)
+        return PromotedSplit(split, how, len(shards), len(shards) - shared, perf_counter() - began)
+
+    def _grow(
+        self,
+        child: Path,
+        shards: Sequence[_Shard],
+        shared: int,
+        base: Path,
+        context: RolloutStoreManifestContext,
+    ) -> bool:
+        """Make a child from an earlier one; False, with nothing left, if that one is damaged or cannot be linked to."""
+        try:
+            if shared == len(shards):
+                _link_tree(base, child)
+            else:
+                self._write(child, shards, shared, base, context)
+            return True
+        except (StoreError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in _NO_LINKS:
+                raise
+            if child.exists():
+                remove_path(child)
+            return False
 
     def _base(self, split: str, wanted: tuple[PromotedShard, ...]) -> tuple[Path | None, int]:
         """The earlier child store with the longest beginning in common, if it has nothing else, and its length."""

@@ -127,6 +127,14 @@ def observe_source(entry: RolloutShardEntry, store: VinOfflineStore) -> SourceSt
     )
 
 
+def source_has_changed(before: SourceState, entry: RolloutShardEntry, store: VinOfflineStore) -> bool:
+    """Whether the files behind an entry were replaced or written to since they were observed."""
+    stamps = {name: stamp_tree(path) for name, path in source_folders(entry, store).items()}
+    return stamps != {name: seal.stamp for name, seal in before.source_shards.items()} or (
+        mesh_versions(entry, store) != before.mesh_versions
+    )
+
+
 def mesh_versions(entry: RolloutShardEntry, store: VinOfflineStore) -> dict[str, str | None]:
     """Content hash of the mesh of each scene; None where there is none, or none that can be read."""
     versions: dict[str, str | None] = {}

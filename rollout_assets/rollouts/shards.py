@@ -36,6 +36,7 @@ from rollout_assets.rollouts.shard_markers import (
     observe_source,
     read_owner,
     seal_store,
+    source_has_changed,
     staleness,
     write_failure,
     write_success,
@@ -162,8 +163,7 @@ class _Build:
             on_step=self.on_step,
             progress=self.progress,
         )
-        after = observe_source(self.entry, self.source)
-        if before != after:
+        if source_has_changed(before, self.entry, self.source):
             raise ShardFailed(f"{self.entry.shard_id}: the source changed while it was read; run it again")
         self.on_step("owner/before")
         owner = self._owner(staged, written, before)

@@ -1,7 +1,10 @@
 """Promotion: the same rows however they were divided or grown, published in one step, refused where it must be."""
 
+import errno
 import json
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -270,6 +273,53 @@ def test_a_real_scene_that_leaks_is_refused(store_copy, tmp_path):
     scene, mesh = refused.value.problems
     assert scene.startswith("scene synthetic-11-00000 is in several splits: train (shard-000000")
     assert mesh.startswith("mesh ") and "val (shard-000001" in mesh
+
+
+@pytest.mark.parametrize(
+    "step", ["temp/before", "flush/candidates", "manifest/before", "fsync/before", "rename/before"]
+)
+def test_a_full_disk_stops_a_promotion_and_leaves_the_last_version(two_versions, step):
+    campaign, first = two_versions
+
+    def full(reached):
+        if reached == step:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left on device"):
+        promote_rollout_campaign(campaign.config, on_step=full)
+    root = campaign.config.shards.output_dir
+    assert list((root / "staging").iterdir()) == []
+    assert [version.name for version in promoted_versions(campaign.config) if version.is_current] == [first]
+
+
+@pytest.fixture(scope="module")
+def two_versions(tmp_path_factory):
+    """One version is promoted, and one more shard is finished."""
+    root = tmp_path_factory.mktemp("two")
+    campaign = made_up(root, [("train", 1)])
+    campaign.run_all()
+    first = promote_rollout_campaign(campaign.config)
+    campaign = made_up(root, [("train", 2)])
+    campaign.run_all()
+    return campaign, first.version.name
+
+
+def test_without_hard_links_everything_is_written_again(tmp_path, monkeypatch):
+    small_files = {"store": {"chunk_rows": 2, "chunk_states": 2}}
+    campaign = made_up(tmp_path, [("train", 1), ("val", 1)], **small_files)
+    campaign.run_all()
+    promote_rollout_campaign(campaign.config)
+    campaign = made_up(tmp_path, [("train", 1), ("val", 1), ("train", 1)], **small_files)
+    campaign.run_all()
+
+    def refuse(self, target):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "hardlink_to", refuse)
+        result = promote_rollout_campaign(campaign.config)
+    assert [child.how for child in result.splits] == ["built", "built"]
+    assert digests(result.version) == digests(promote_rollout_campaign(campaign.config, incremental=False).version)
 
 
 def test_two_promotions_do_not_run_at_once(tmp_path):
