@@ -45,9 +45,34 @@ def show_frame(
         print_table(count, [heading(name) for name in shown.columns], [tuple(map(cell, row)) for row in shown.rows()])
 
 
+HEADINGS = {
+    "step_index": "step",
+    "shell_index": "view",
+    "selection_probabilities": "p",
+    "selected_probability": "p",
+    "probability_mean": "mean p",
+    "target_root_gain": "gain",
+    "marginal_target_root_gain": "gain",
+    "cumulative_target_root_gain": "total gain",
+    "target_semidense_support_count": "points",
+    "target_selection_score": "score",
+    "target_selection_rank": "rank",
+    "target_class_name": "class",
+    "motion_step_length_m": "step m",
+    "mesh_distance_m": "mesh m",
+    "target_distance_m": "target m",
+    "num_valid_candidates": "valid",
+    "invalid_fraction": "refused share",
+    "effective_sample_fraction": "effective sample",
+}
+"""Columns whose own name is too long for a table."""
+
+
 def heading(column: str) -> str:
     """A column's name in words, so that a narrow table can break it."""
-    return column.replace("_row_id", " row").removesuffix("_mask").replace("_", " ")
+    if column in HEADINGS:
+        return HEADINGS[column]
+    return column.replace("_row_id", " row").removesuffix("_mask").replace("root_gain", "gain").replace("_", " ")
 
 
 def show_records(title: str, values: Mapping[str, Any]) -> None:

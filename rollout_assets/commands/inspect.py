@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollout_assets.commands.frames import AsCsv, note, show_frame, show_records
+from rollout_assets.commands.opened_store import Campaign, Rollout, Store, open_store, required_campaign
 from rollout_assets.commands.terminal import AsJson, out, print_json, print_table, progress_bars
-from rollout_assets.config import CampaignConfig, load_campaign
-from rollout_assets.errors import ConfigError, StoreError
+from rollout_assets.errors import ConfigError
 
 if TYPE_CHECKING:
     from rollout_assets.rollouts.inspection.explain import Explanation
     from rollout_assets.rollouts.inspection.replay import Replay
-    from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 
 app = typer.Typer(
     help="See what is in a rollout store, what was lost on the way, and what looks wrong.", no_args_is_help=True
@@ -25,19 +24,8 @@ app = typer.Typer(
 WRONG = 2
 """Exit code when a store does not hold what it should: differences, errors, not ready."""
 
-Store = Annotated[str, typer.Argument(help="The store's directory, or an fsspec URL.", metavar="STORE")]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", help="At most this many rows.", min=0)]
-Rollout = Annotated[int | None, typer.Option("--rollout", help="Only this rollout row.", min=0)]
 Step = Annotated[int | None, typer.Option("--step", help="Only this step row.", min=0)]
-Campaign = Annotated[
-    str | None,
-    typer.Option(
-        "--campaign",
-        "-c",
-        help="The campaign that made the store; default: the one its manifest records.",
-        metavar="FILE|NAME",
-    ),
-]
 
 
 @app.command()
@@ -98,7 +86,9 @@ def groups(
     from rollout_assets.rollouts import candidate_group_summary_rows
 
     frame = candidate_group_summary_rows(open_store(store), by)
-    show_frame(f"candidates by {by}", frame, frame.columns[:13], as_json, as_csv)
+    shown = [by, "count", "actor_valid", "q_train", "selected"]
+    shown += [f"root_gain_{part}" for part in ("mean", "std", "min", "median", "max")]
+    show_frame(f"candidates by {by}", frame, shown, as_json, as_csv)
 
 
 @app.command()
@@ -191,7 +181,9 @@ def tree(store: Store, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """What each recipe selected at each step, by position family."""
     from rollout_assets.rollouts import rollout_tree_summary_rows
 
-    show_frame("rollout trees", rollout_tree_summary_rows(open_store(store)), None, as_json, as_csv)
+    frame = rollout_tree_summary_rows(open_store(store))
+    shown = [name for name in frame.columns if name not in ("policy", "strategy", "sources")]
+    show_frame("rollout trees", frame, shown, as_json, as_csv)
 
 
 @app.command()
@@ -281,7 +273,7 @@ def replay(
     from rollout_assets.rollouts import replay_sources
 
     reader = open_store(store)
-    config = _campaign(reader, campaign)
+    config = required_campaign(reader, campaign)
     if rollout is not None:
         done = [replay_rollout(reader, rollout, config, tolerance=tolerance)]
     else:
@@ -307,7 +299,7 @@ def second_opinion(
 
     reader = open_store(store)
     with progress_bars() as progress:
-        found = ask_again(reader, fraction, seed, _campaign(reader, campaign), limit=limit, progress=progress)
+        found = ask_again(reader, fraction, seed, required_campaign(reader, campaign), limit=limit, progress=progress)
     if as_json or as_csv:
         show_frame("", found.labels, None, as_json, as_csv)
     else:
@@ -340,38 +332,6 @@ def diff(
         note(f"{'[green]equal[/]' if found.equal else '[red]different[/]'}: compared {compared}")
     if not found.equal:
         raise typer.Exit(WRONG)
-
-
-def open_store(store: str) -> RolloutZarrStoreReader:
-    """The store at a place; anything else there is one clear line."""
-    from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
-    from rollout_assets.rollouts.zarr_store.schema import ROLLOUT_ZARR_SCHEMA_ID
-
-    reader = RolloutZarrStoreReader(store)
-    if reader.attributes.get("schema_id") != ROLLOUT_ZARR_SCHEMA_ID:
-        below = "; give one of the stores below it" if not reader.attributes else ""
-        raise StoreError(f"{store}: is not a rollout store: schema id is {reader.attributes.get('schema_id')!r}{below}")
-    return reader
-
-
-def _campaign(reader: RolloutZarrStoreReader, campaign: str | None) -> CampaignConfig:
-    found = campaign_of(reader, campaign)
-    assert found is not None
-    return found
-
-
-def campaign_of(
-    reader: RolloutZarrStoreReader, campaign: str | None, *, required: bool = True
-) -> CampaignConfig | None:
-    """The named campaign, or the one that the manifest records; having neither is an error if it is ``required``."""
-    from rollout_assets.rollouts.inspection.provenance import recorded_campaign
-
-    if campaign is not None:
-        return load_campaign(campaign)
-    recorded = recorded_campaign(reader)
-    if recorded is None and required:
-        raise ConfigError(f"{reader.location}: its manifest records no campaign; name it with --campaign")
-    return recorded
 
 
 def _show_explanation(found: Explanation) -> None:

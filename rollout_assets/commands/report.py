@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_assets.commands.inspect import Campaign, Rollout, Store, campaign_of, open_store
+from rollout_assets.commands.opened_store import Campaign, Rollout, Store, campaign_of, open_store
 from rollout_assets.commands.terminal import out, progress_bars
 
 

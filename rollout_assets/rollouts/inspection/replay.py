@@ -26,7 +26,7 @@ from rollout_assets.rollouts.inspection.diff import StoreDiff, StorePart, compar
 from rollout_assets.rollouts.inspection.provenance import refuse_other_campaign
 from rollout_assets.rollouts.records import SourceProvenance, rollout_record
 from rollout_assets.rollouts.roots import PreparedSample, TargetedRoot
-from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutLineage, RolloutStep, RolloutZarrRecord
+from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutLineage, RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import ROLLOUTS, TARGETS
@@ -171,18 +171,8 @@ def _compare(
 ) -> StoreDiff:
     with tempfile.TemporaryDirectory(prefix="replay-") as folder:
         path = Path(folder) / "replayed.zarr"
-        write_rollout_zarr_store(path, map(_storable, records), RolloutZarrStoreConfig.from_campaign(campaign))
+        write_rollout_zarr_store(path, records, RolloutZarrStoreConfig.from_campaign(campaign))
         return compare_parts(part, StorePart.whole(RolloutZarrStoreReader(path)), tolerance=tolerance)
-
-
-def _storable(record: RolloutZarrRecord) -> RolloutZarrRecord:
-    """The record as a store takes it: a step that selected nothing brings no depth, not an empty one."""
-
-    def bare(step: RolloutStep) -> RolloutStep:
-        return step if step.selection.selected_shell_index != NOT_SELECTED else replace(step, selected_depth=None)
-
-    chains = (replace(chain, steps=tuple(map(bare, chain.steps))) for chain in record.chains)
-    return replace(record, chains=tuple(chains))
 
 
 def _owner_rows(lineage: RolloutLineage) -> tuple[int, int]:

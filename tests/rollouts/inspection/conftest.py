@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from rollout_assets.config import CampaignConfig
 from rollout_assets.rollouts.dataset_writer import RolloutGenerator
 from rollout_assets.rollouts.manifest import RolloutStoreManifestContext
-from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store import (
     RolloutZarrStoreConfig,
     RolloutZarrStoreReader,
@@ -39,28 +37,12 @@ def campaign_of(source: Path, **changes) -> CampaignConfig:
     return CampaignConfig(**(defaults | changes))
 
 
-def storable(records: Iterable[RolloutZarrRecord]) -> Iterator[RolloutZarrRecord]:
-    """Records as a store takes them: a step that took nothing brings no depth."""
-    for record in records:
-        chains = tuple(
-            replace(
-                chain,
-                steps=tuple(
-                    step if step.selection.selected_shell_index >= 0 else replace(step, selected_depth=None)
-                    for step in chain.steps
-                ),
-            )
-            for chain in record.chains
-        )
-        yield replace(record, chains=chains)
-
-
 def write_campaign(config: CampaignConfig, path: Path, rows: Iterable[int]) -> Path:
     """Generate some source rows into a store, manifest and all."""
     source = VinOfflineStore.open(config.source.store_dir)
     records = RolloutGenerator(config, source).records([source.row(row) for row in rows])
     context = RolloutStoreManifestContext.here(config.model_dump(mode="json"))
-    write_rollout_zarr_store(path, storable(records), RolloutZarrStoreConfig.from_campaign(config), context=context)
+    write_rollout_zarr_store(path, records, RolloutZarrStoreConfig.from_campaign(config), context=context)
     return path
 
 
