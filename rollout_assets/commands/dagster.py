@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rollout_assets.commands.demo import build_source
-from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, print_table, progress_bars
+from rollout_assets.commands.headless import run_headless, show_headless
+from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, progress_bars
 from rollout_assets.config import DEMO_CAMPAIGN, data_home, load_campaign
-
-if TYPE_CHECKING:
-    from rollout_assets.defs.headless import HeadlessResult
 
 NOT_PASSED = 2
 """Exit code when a run or an error-level check failed."""
@@ -64,42 +62,3 @@ def ci(
         show_headless(result)
     if not result.ok:
         raise typer.Exit(NOT_PASSED)
-
-
-def run_headless(campaign: str, workers: int | None) -> HeadlessResult:
-    """A campaign through Dagster, with a bar for its shards."""
-    from rollout_assets.defs.headless import materialize_campaign
-
-    with progress_bars() as progress:
-        return materialize_campaign(campaign, workers=workers or os.cpu_count() or 1, progress=progress)
-
-
-def show_headless(result: HeadlessResult) -> None:
-    """Print every run with its checks, then what failed and what to look at."""
-    print_table(
-        f"{result.campaign}: runs in Dagster",
-        ("run", "ok", "checks", "errors", "warnings", "seconds"),
-        [
-            (
-                run.name,
-                run.ok,
-                len(run.checks),
-                len(run.failed_checks("ERROR")),
-                len(run.failed_checks("WARN")),
-                run.seconds,
-            )
-            for run in result.runs
-        ],
-    )
-    for run in result.runs:
-        if not run.ok:
-            _say(f"[red]failed[/] {run.name}: {run.error}")
-        for level, word in (("ERROR", "[red]error[/]"), ("WARN", "[yellow]warning[/]")):
-            for check in run.failed_checks(level):
-                _say(f"{word} {run.name} {check.asset}.{check.check}: {check.evidence}")
-    verdict = "[green]passed[/]" if result.ok else "[red]not passed[/]"
-    _say(f"{result.campaign}: {verdict}; {result.seconds:.1f} s; 'rollout-assets ui' shows all of it")
-
-
-def _say(text: str) -> None:
-    out.print(text, highlight=False, soft_wrap=True)

@@ -27,7 +27,7 @@ def demo(
     workers: Annotated[int | None, typer.Option(help="Processes that build shards; default: one per core.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go all the way through Dagster: synthetic homes, shards of rollouts with their checks, one promoted store per split.
+    """Go all the way through Dagster: synthetic homes, shards with their checks, one promoted store per split.
 
     What is there already is kept and checked; run it again after an interruption and it goes on.
     """

@@ -5,6 +5,7 @@ Assets hand each other nothing but files: a result is metadata and a data versio
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from inspect import cleandoc
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ def _asset(
     @dg.asset(  # type: ignore[untyped-decorator]
         key=place.key(compute.__name__),
         deps=[place.key(upstream)],
-        description=compute.__doc__,
+        description=cleandoc(compute.__doc__ or ""),
         group_name=place.name,
         kinds=kinds,
         owners=OWNERS,
@@ -305,18 +306,18 @@ def rollouts_zarr(step: CampaignStep) -> dg.MaterializeResult[None]:
     made = [{"split": part.split, "made": part.how, "new_shards": part.new_shards} for part in result.splits]
     return dg.MaterializeResult(
         metadata={
+            "path": dg.MetadataValue.path(str(result.store_dir)),
+            "version": result.version.name,
+            "version_path": dg.MetadataValue.path(str(result.version.path)),
             **config_hashes(step.config),
             "source_manifest_hash": step.source.source_manifest_hash,
             **{f"split_manifest_hash_{name}": step.source.split_manifest_hash(name) for name in record.splits},
             "dagster/row_count": sum(reader.num_rows("candidates") for reader in readers),
-            "version": result.version.name,
             "shards": len(result.version.shard_ids),
             "rows_by_split": table(counts),
             "made": table(made or [{"split": name, "made": "was there", "new_shards": 0} for name in record.splits]),
             "seconds": round(result.seconds, 3),
             "bytes": _size(path for child in result.version.children for path in child.rglob("*")),
-            "path": dg.MetadataValue.path(str(result.store_dir)),
-            "version_path": dg.MetadataValue.path(str(result.version.path)),
             **store_metadata(readers),
         },
         data_version=dg.DataVersion(canonical_hash(record.model_dump(mode="json"))[:16]),

@@ -66,6 +66,11 @@ def findings_table(findings: Iterable[Finding]) -> dg.TableMetadataValue:
     )
 
 
+def evidence(found: dg.TableMetadataValue) -> Metadata:
+    """What a check found, if anything: an empty table would only puzzle."""
+    return {"evidence": found} if found.records else {}
+
+
 def counts_table(counts: Mapping[str, int], name: str = "reason") -> dg.TableMetadataValue:
     """Counts by name, largest first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -14,7 +14,7 @@ from rollout_assets.defs.check_names import (
     VALID_FANOUT,
 )
 from rollout_assets.defs.faults import RETRIES, failures_for_dagster
-from rollout_assets.defs.metadata import findings_table, frame_table
+from rollout_assets.defs.metadata import evidence, findings_table, frame_table
 
 MIN_VALID_VIEWS = 3
 """Views a step must offer for a choice to mean anything."""
@@ -71,7 +71,7 @@ def _integrity(step: CampaignStep, key: dg.AssetKey) -> Iterator[dg.AssetCheckRe
             check_name=check,
             severity=dg.AssetCheckSeverity.ERROR,
             description="; ".join(str(finding) for finding in findings[:3]) or None,
-            metadata={"shard": step.shard_id, "findings": len(findings), "evidence": findings_table(findings)},
+            metadata={"shard": step.shard_id, "findings": len(findings), **evidence(findings_table(findings))},
         )
 
 
@@ -99,7 +99,7 @@ def _quality(step: CampaignStep, key: dg.AssetKey) -> Iterator[dg.AssetCheckResu
             "rows": len(serious),
             "info_rows": len(rows) - len(serious),
             "kinds": frame_table(kinds),
-            "evidence": frame_table(serious),
+            **evidence(frame_table(serious)),
         },
     )
     views = reader.table("candidates", columns=("step_row_id", "actor_action_mask", "oracle_label_mask"))
@@ -116,7 +116,7 @@ def _quality(step: CampaignStep, key: dg.AssetKey) -> Iterator[dg.AssetCheckResu
             "steps_below_minimum": len(narrow),
             "minimum": MIN_VALID_VIEWS,
             "mean_valid": round(_mean(fanout["valid"]), 2),
-            "evidence": frame_table(narrow),
+            **evidence(frame_table(narrow)),
         },
     )
     valid = int(views["actor_action_mask"].sum())
@@ -132,7 +132,7 @@ def _quality(step: CampaignStep, key: dg.AssetKey) -> Iterator[dg.AssetCheckResu
             "labelled_views": labelled,
             "yield": round(share, 4),
             "minimum": MIN_LABEL_YIELD,
-            "evidence": frame_table(without.group_by("step_row_id").len("without_label").sort("step_row_id")),
+            **evidence(frame_table(without.group_by("step_row_id").len("without_label").sort("step_row_id"))),
         },
     )
 

@@ -9,7 +9,7 @@ import dagster as dg
 from rollout_assets.defs.campaign import ROLLOUTS_ZARR, CampaignPlace, CampaignStep
 from rollout_assets.defs.check_names import NO_LEAKAGE, ROWS_ADD_UP, STORE_CHECKS, STORES_VALID, UP_TO_DATE
 from rollout_assets.defs.faults import RETRIES, failures_for_dagster
-from rollout_assets.defs.metadata import findings_table, table
+from rollout_assets.defs.metadata import evidence, findings_table, table
 
 TABLES = ("sources", "targets", "rollouts", "steps", "candidates")
 """Tables whose promoted rows are counted against the shards'."""
@@ -41,7 +41,7 @@ Verdict = tuple[bool, dg.AssetCheckSeverity, dict[str, Any]]
 
 
 def _evaluate(step: CampaignStep) -> dict[str, Verdict]:
-    from rollout_assets.rollouts.promoted_versions import current_version
+    from rollout_assets.rollouts.promotion_versions import current_version
 
     version = current_version(step.config)
     return {
@@ -61,7 +61,7 @@ def _stores_valid(version: Any) -> Verdict:
     return (
         not findings,
         dg.AssetCheckSeverity.ERROR,
-        {"version": version.name, "splits": splits, "evidence": findings_table(findings)},
+        {"version": version.name, "splits": splits, **evidence(findings_table(findings))},
     )
 
 
@@ -75,7 +75,11 @@ def _no_leakage(step: CampaignStep, version: Any) -> Verdict:
     inside = set(version.shard_ids)
     entries = [entry for entry in read_rollout_shard_manifest(step.config) if entry.shard_id in inside]
     found = list(leaks((entry, read_owner(layout.shard(entry.shard_id))) for entry in entries))
-    return not found, dg.AssetCheckSeverity.ERROR, {"leaks": table([{"leak": line} for line in found])}
+    return (
+        not found,
+        dg.AssetCheckSeverity.ERROR,
+        {"leaks": len(found), **evidence(table([{"leak": line} for line in found]))},
+    )
 
 
 def _rows_add_up(step: CampaignStep, version: Any) -> Verdict:
@@ -95,7 +99,7 @@ def _rows_add_up(step: CampaignStep, version: Any) -> Verdict:
             here = promoted.num_rows(name) if promoted is not None else 0
             rows.append({"split": split, "table": name, "shards": sums[name], "promoted": here})
     wrong = [row for row in rows if row["shards"] != row["promoted"]]
-    return not wrong, dg.AssetCheckSeverity.ERROR, {"rows": table(rows), "evidence": table(wrong)}
+    return not wrong, dg.AssetCheckSeverity.ERROR, {"rows": table(rows), **evidence(table(wrong))}
 
 
 def _up_to_date(step: CampaignStep) -> Verdict:
@@ -103,4 +107,4 @@ def _up_to_date(step: CampaignStep) -> Verdict:
 
     stale = stale_parts(step)
     shown = [{"what": part.what, "why": part.why, "to go on": part.remedy} for part in stale]
-    return not stale, dg.AssetCheckSeverity.WARN, {"stale": len(stale), "evidence": table(shown)}
+    return not stale, dg.AssetCheckSeverity.WARN, {"stale": len(stale), **evidence(table(shown))}

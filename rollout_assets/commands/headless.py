@@ -1,0 +1,50 @@
+"""A campaign through Dagster in a terminal: how it is started, and how its runs and checks are shown."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from rollout_assets.commands.terminal import out, print_table, progress_bars
+
+if TYPE_CHECKING:
+    from rollout_assets.defs.headless import HeadlessResult
+
+
+def run_headless(campaign: str, workers: int | None) -> HeadlessResult:
+    """A campaign through Dagster, with a bar for its shards."""
+    from rollout_assets.defs.headless import materialize_campaign
+
+    with progress_bars() as progress:
+        return materialize_campaign(campaign, workers=workers or os.cpu_count() or 1, progress=progress)
+
+
+def show_headless(result: HeadlessResult) -> None:
+    """Print every run with its checks, then what failed and what to look at."""
+    print_table(
+        f"{result.campaign}: runs in Dagster",
+        ("run", "ok", "checks", "errors", "warnings", "seconds"),
+        [
+            (
+                run.name,
+                run.ok,
+                len(run.checks),
+                len(run.failed_checks("ERROR")),
+                len(run.failed_checks("WARN")),
+                run.seconds,
+            )
+            for run in result.runs
+        ],
+    )
+    for run in result.runs:
+        if not run.ok:
+            _say(f"[red]failed[/] {run.name}: {run.error}")
+        for level, word in (("ERROR", "[red]error[/]"), ("WARN", "[yellow]warning[/]")):
+            for check in run.failed_checks(level):
+                _say(f"{word} {run.name} {check.asset}.{check.check}: {check.evidence}")
+    verdict = "[green]passed[/]" if result.ok else "[red]not passed[/]"
+    _say(f"{result.campaign}: {verdict}; {result.seconds:.1f} s; 'rollout-assets ui' shows all of it")
+
+
+def _say(text: str) -> None:
+    out.print(text, highlight=False, soft_wrap=True)

@@ -1,0 +1,65 @@
+"""The newcomer's walk in a real browser: see the chain, backfill all shards, read checks and hashes, find the store."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.defs.browser import browsing, find_browser, running_ui
+from tests.defs.campaigns import edit
+from tests.defs.conftest import REPOSITORY, Desk
+
+PICTURES = Path(os.environ.get("ROLLOUT_ASSETS_PICTURES", REPOSITORY / "dagster_home" / "screenshots"))
+"""Where the pictures go: an artifact of the tests, or the README's when ``infra/screenshots`` asks for them."""
+
+LINEAGE = "/locations/rollout_assets.definitions/asset-groups/tiny/lineage"
+CHAIN = ("vin_offline_store", "rollout_shard_plan", "vin_source_rows", "rollout_shards", "validated_shards")
+
+pytestmark = pytest.mark.skipif(
+    find_browser() is None, reason="no browser here: install chromium and chromedriver to walk through the UI"
+)
+
+
+def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk, tmp_path):
+    runner = desk.runner()
+    with runner.instance:
+        assert runner.run("observe").ok and runner.run("plan").ok
+    with running_ui(desk.home, desk.campaign) as url, browsing(url, tmp_path / "profile", PICTURES) as page:
+        page.open(LINEAGE)
+        page.wait(*CHAIN, "rollouts_zarr", "Materialize all")
+
+        page.click("Materialize all")
+        page.wait("Launch runs to materialize 5 assets")
+        page.click("All")
+        page.wait("2 partitions")
+        page.picture("backfill")
+        page.click("Launch backfill")
+
+        shards = "/assets/tiny/validated_shards?view=partitions"
+        page.open(shards)
+        page.wait(r"Materialized \(2\)", seconds=400, again=shards)
+        page.open(LINEAGE)
+        page.wait(*CHAIN)
+        page.picture("lineage")
+
+        one = "/assets/tiny/rollout_shards?view=partitions&partition=shard-000001"
+        page.open(one)
+        page.wait("shard-000001", "Materialized", desk.config.oracle_config_hash, desk.config.writer_config_hash)
+        page.picture("partition")
+        page.open("/assets/tiny/rollout_shards?view=checks")
+        page.wait(r"Checks \(4\)", *(rf"{name}\nSucceeded" for name in ("content_digests", "schema_and_linkage")))
+        page.picture("checks")
+
+        promoted = "/assets/tiny/rollouts_zarr"
+        page.open(promoted)
+        page.wait(str(desk.layout.promoted), "v000001", seconds=200, again=promoted)
+        page.picture("promoted")
+
+        edit(desk.campaign, "[oracle]\nwidth_px = 16", "[oracle]\nwidth_px = 18")
+        page.open(LINEAGE)
+        page.wait(*CHAIN)
+        page.click("Reload definitions")
+        page.wait("reloaded|Loaded|Unsynced", seconds=60)
+        page.open(one)
+        page.wait("Unsynced|Outdated", seconds=60, again=one)
+        page.picture("stale")
