@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from rollout_assets.errors import ShardBusy
 from rollout_assets.sources.synthetic.publish import publish_bytes
 
 _HASH_THREADS = 2
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -92,20 +94,18 @@ def switch_link(link: Path, target: str) -> None:
 
 
 @contextmanager
-def hold(lock: Path, what: str) -> Iterator[None]:
+def hold(lock: Path, what: str, patience_s: float = 0.0) -> Iterator[None]:
     """Hold a lock file for this process; the system releases it however the process ends.
 
-    A lock held elsewhere is ``ShardBusy`` with the holder's name. The file itself stays: removing it would let two
+    A lock held elsewhere for longer than ``patience_s`` is ``ShardBusy`` with the holder's name. The file itself stays: removing it would let two
     processes hold two files of one name.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(handle, patience_s):
             holder = os.pread(handle, 200, 0).decode("utf-8", "replace").strip() or "another process"
-            raise ShardBusy(f"{what}: {holder} is at it; wait for it to end, then try again") from None
+            raise ShardBusy(f"{what}: {holder} is at it; wait for it to end, then try again")
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {now_utc()}\n".encode(), 0)
         yield
@@ -136,6 +136,18 @@ def now_utc() -> str:
 def time_name() -> str:
     """Now, to the microsecond, as part of a file name that sorts by time."""
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
+
+
+def _locked(handle: int, patience_s: float) -> bool:
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
 
 
 def _size_and_digest(path: Path) -> tuple[int, str]:

@@ -44,6 +44,9 @@ __all__ = [
 ROLLOUT_SHARD_MANIFEST_VERSION: Literal["rollout-shard-manifest-v2"] = "rollout-shard-manifest-v2"
 """Version label for rollout generation JSONL shard manifests."""
 
+PLAN_PATIENCE_S = 30.0
+"""How long planning waits for another planner, which takes moments."""
+
 Natural = Annotated[int, Field(ge=0, strict=True)]
 
 _SHOWN = 3
@@ -169,7 +172,7 @@ def write_rollout_shard_manifest_from_config(
     """
     layout = CampaignLayout(config.shards.output_dir)
     store = store or open_source(config)
-    with hold(layout.lock("plan"), f"{layout.plan}"):
+    with hold(layout.lock("plan"), str(layout.plan), patience_s=PLAN_PATIENCE_S):
         before = layout.plan.read_bytes() if layout.plan.exists() else b""
         existing = () if anew else _of_config(_parse(layout.plan, before), config, store)
         entries = plan_rollout_shards(config, existing, store=store)

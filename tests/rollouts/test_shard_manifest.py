@@ -136,8 +136,9 @@ def test_an_unknown_shard_is_named(tmp_path):
         entry_of(config, "shard-000009")
 
 
-def test_two_planners_do_not_write_at_once(tmp_path):
+def test_two_planners_do_not_write_at_once(tmp_path, monkeypatch):
     campaign = made_up(tmp_path)
+    monkeypatch.setattr("rollout_assets.rollouts.shard_manifest.PLAN_PATIENCE_S", 0.2)
     with hold(CampaignLayout(tmp_path).lock("plan"), "a test"), pytest.raises(ShardBusy, match=r"process .* is at it"):
         campaign.plan()
 
