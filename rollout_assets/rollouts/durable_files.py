@@ -97,8 +97,8 @@ def switch_link(link: Path, target: str) -> None:
 def hold(lock: Path, what: str, patience_s: float = 0.0) -> Iterator[None]:
     """Hold a lock file for this process; the system releases it however the process ends.
 
-    A lock held elsewhere for longer than ``patience_s`` is ``ShardBusy`` with the holder's name. The file itself stays: removing it would let two
-    processes hold two files of one name.
+    A lock held elsewhere for longer than ``patience_s`` is ``ShardBusy`` with the holder's name. The file itself stays:
+    removing it would let two processes hold two files of one name.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
