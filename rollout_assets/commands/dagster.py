@@ -30,9 +30,9 @@ def ui(
 ) -> None:
     """Start the Dagster UI and its daemon on this machine only, and open http://127.0.0.1:3000 yourself."""
     from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
+    from rollout_assets.defs.home import prepare_home
 
-    home = data_home()
-    home.mkdir(parents=True, exist_ok=True)
+    home = prepare_home(data_home())
     paths = [str(Path(name).resolve()) for name in campaign or () if load_campaign(name)]
     environment = os.environ | {"DAGSTER_HOME": str(home), CAMPAIGNS_VARIABLE: os.pathsep.join(paths)}
     out.print(f"http://{LOOPBACK}:{port} in a moment; runs and data are in {home}", highlight=False, soft_wrap=True)

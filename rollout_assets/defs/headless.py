@@ -24,6 +24,7 @@ from rollout_assets.defs.assets import GPU_POOL
 from rollout_assets.defs.automation import UNFINISHED
 from rollout_assets.defs.campaign import CampaignPlace
 from rollout_assets.defs.code_location import build_definitions
+from rollout_assets.defs.home import prepare_home
 from rollout_assets.errors import CampaignError, ConfigError
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 
@@ -140,9 +141,8 @@ class HeadlessRunner:
 
     @cached_property
     def instance(self) -> dg.DagsterInstance:
-        """The instance; its directory is made if need be."""
-        Path(self.home).mkdir(parents=True, exist_ok=True)
-        return dg.DagsterInstance.from_config(self.home)
+        """The instance; its home is made if need be."""
+        return dg.DagsterInstance.from_config(str(prepare_home(Path(self.home))))
 
     @cached_property
     def definitions(self) -> dg.Definitions:

@@ -1,0 +1,97 @@
+"""What Dagster costs: the same tiny campaign run plainly and through an instance, shard by shard, in one process."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter, process_time
+
+from rollout_assets.config import CampaignConfig
+from rollout_assets.defs.headless import HeadlessRunner
+from rollout_assets.rollouts.campaign_run import run_campaign
+from rollout_assets.sources.synthetic.config import SyntheticConfig
+from rollout_assets.sources.synthetic.store import build_synthetic_store
+
+_CAMPAIGN = """
+name = "{name}"
+seed = 5
+source.store_dir = "source"
+targets.top_k = 1
+oracle = {{ width_px = 16, height_px = 16 }}
+selected_depth = {{ width_px = 16, height_px = 16 }}
+shards = {{ rows_per_shard = 1, output_dir = "{name}" }}
+
+[[candidates.mixture]]
+position = "target_bearing_local"
+count = 12
+
+[[recipes]]
+name = "oracle_greedy"
+policy = "oracle_greedy"
+"""
+
+
+@dataclass(frozen=True)
+class DagsterOverhead:
+    """Seconds per shard, wall and CPU, without Dagster and with it."""
+
+    shards: int
+    plain_s: float
+    dagster_s: float
+    plain_cpu_s: float
+    dagster_cpu_s: float
+
+    @property
+    def added_s(self) -> float:
+        """Wall seconds that Dagster adds to one shard, checks, validation and metadata included."""
+        return self.dagster_s - self.plain_s
+
+    @property
+    def added_cpu_s(self) -> float:
+        """The same in CPU seconds, which neighbours on the machine do not change."""
+        return self.dagster_cpu_s - self.plain_cpu_s
+
+
+def measure_dagster_overhead(shards: int = 40) -> DagsterOverhead:
+    """Run ``shards`` one-row shards both ways in this process, after one that warms up kernels and imports."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        options = SyntheticConfig(
+            scenes=2,
+            snippets_per_scene=-(-(shards + 2) // 2),
+            faces=30_000,
+            min_points=500,
+            max_points=2_000,
+            workers=1,
+        )
+        build_synthetic_store(folder / "source", options)
+        plain, dagster = (_write(folder, name) for name in ("plain", "dagster"))
+        config = _load(plain)
+        run_campaign(config, shard_ids=["shard-000000"])
+        wanted = [f"shard-{number:06d}" for number in range(1, shards + 1)]
+        began, cpu = perf_counter(), process_time()
+        assert run_campaign(config, shard_ids=wanted).ok
+        plain_s, plain_cpu_s = (perf_counter() - began) / shards, (process_time() - cpu) / shards
+        runner = HeadlessRunner(str(dagster), str(folder / "home"))
+        with runner.instance:
+            for job, shard in (("observe", None), ("plan", None), ("shard", "shard-000000")):
+                assert runner.run(job, shard).ok
+            began, cpu = perf_counter(), process_time()
+            assert all(runner.run("shard", shard).ok for shard in wanted)
+            dagster_s, dagster_cpu_s = (perf_counter() - began) / shards, (process_time() - cpu) / shards
+        shutil.rmtree(folder / "home")
+    return DagsterOverhead(shards, plain_s, dagster_s, plain_cpu_s, dagster_cpu_s)
+
+
+def _write(folder: Path, name: str) -> Path:
+    path = folder / f"{name}.toml"
+    path.write_text(_CAMPAIGN.format(name=name))
+    return path
+
+
+def _load(path: Path) -> CampaignConfig:
+    from rollout_assets.config import load_campaign
+
+    return load_campaign(path)
