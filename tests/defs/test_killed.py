@@ -1,4 +1,4 @@
-"""A run whose process is killed in the middle of a shard: shown as failed, tried again, and no trace of it in the data."""
+"""A run whose process is killed in the middle of a shard: shown as failed, tried again, and no trace in the data."""
 
 import os
 import signal

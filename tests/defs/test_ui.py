@@ -38,10 +38,6 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
         shards = "/assets/tiny/validated_shards?view=partitions"
         page.open(shards)
         page.wait(r"Materialized \(2\)", seconds=400, again=shards)
-        page.open(LINEAGE)
-        page.wait(*CHAIN)
-        page.picture("lineage")
-
         one = "/assets/tiny/rollout_shards?view=partitions&partition=shard-000001"
         page.open(one)
         page.wait("shard-000001", "Materialized", desk.config.oracle_config_hash, desk.config.writer_config_hash)
@@ -54,10 +50,11 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
         page.open(promoted)
         page.wait(str(desk.layout.promoted), "v000001", seconds=200, again=promoted)
         page.picture("promoted")
-
-        edit(desk.campaign, "[oracle]\nwidth_px = 16", "[oracle]\nwidth_px = 18")
         page.open(LINEAGE)
         page.wait(*CHAIN)
+        page.picture("lineage")
+
+        edit(desk.campaign, "[oracle]\nwidth_px = 16", "[oracle]\nwidth_px = 18")
         page.click("Reload definitions")
         page.wait("reloaded|Loaded|Unsynced", seconds=60)
         page.open(one)
