@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollout_assets.commands.terminal import out, print_json, print_table
+from rollout_assets.commands.terminal import out, print_table
 from rollout_assets.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def show_frame(
         raise ConfigError("--json and --csv exclude each other")
     rows = frame if limit is None else frame.head(limit)
     if as_json:
-        print_json([{name: plain(value) for name, value in row.items()} for row in rows.iter_rows(named=True)])
+        lines = [{name: plain(value) for name, value in row.items()} for row in rows.iter_rows(named=True)]
+        typer.echo(json.dumps(lines, indent=2))  # without colours: a store may have a million rows
     elif as_csv:
         typer.echo(_flat(rows).write_csv(), nl=False)
     else:

@@ -86,8 +86,7 @@ class Page:
 
     def write(self, path: Path) -> Path:
         """One HTML file; the folder is made if need be."""
-        if path.suffix.lower() not in (".html", ".htm"):
-            raise ConfigError(f"a report is a page: it must end in .html, got {path.name}")
+        refuse_other_endings(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.html(), encoding="utf-8")
         return path
@@ -108,6 +107,12 @@ class Page:
             f"<header><div><h1>{escape(self.title)}</h1><p class='soft'>{escape(self.subtitle)}</p>"
             f"<nav>{links}</nav></div></header>\n<main>\n{body}\n</main></body></html>\n"
         )
+
+
+def refuse_other_endings(path: Path) -> None:
+    """A page is an HTML file; anything else is a ``ConfigError``, best raised before the work."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"a report is a page: it must end in .html, got {path.name}")
 
 
 def text(value: str, soft: bool = False) -> str:

@@ -26,6 +26,7 @@ from rollout_assets.reports.page import (
     link,
     pair,
     records,
+    refuse_other_endings,
     table,
     tagged,
     text,
@@ -58,6 +59,7 @@ class _Report:
 
 def write_store_report(reader: RolloutZarrStoreReader, path: Path, *, progress: ProgressSink = SILENT) -> Path:
     """Write the report as one self-contained HTML file: no network, no other files."""
+    refuse_other_endings(path)
     page = Page(f"Rollout store {Path(reader.location).name}", reader.location)
     report = _Report(page, reader)
     for done, part in enumerate(PARTS, start=1):

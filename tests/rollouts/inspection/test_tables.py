@@ -62,7 +62,7 @@ def same(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(campaign=campaigns)
 def test_tables_equal_plain_python(campaign: SyntheticRecords) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +99,7 @@ def test_tables_equal_plain_python(campaign: SyntheticRecords) -> None:
         assert sorted(rows.select("kind", "step_row_id", "candidate_row_id").rows(), key=str) == plain.suspicious(store)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(campaign=campaigns)
 def test_audit_rows_equal_the_stored_ones(campaign: SyntheticRecords) -> None:
     with tempfile.TemporaryDirectory() as folder:
