@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 from rollout_assets.config import CampaignConfig
 from rollout_assets.defs.check_names import (
@@ -18,6 +20,7 @@ from rollout_assets.defs.check_names import (
 )
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.rollouts.campaign_layout import STORE_NAME, CampaignLayout
+from rollout_assets.rollouts.durable_files import stamp_tree
 from rollout_assets.rollouts.shard_manifest import RolloutShardEntry
 from rollout_assets.rollouts.shard_markers import ShardOwner, damage, read_owner
 from rollout_assets.rollouts.zarr_store.checks.findings import Finding
@@ -45,8 +48,17 @@ class ShardIntegrity:
 
 
 def examine_shard(config: CampaignConfig, entry: RolloutShardEntry) -> ShardIntegrity:
-    """Read every byte of a shard and hold it against its markers, the plan and the campaign."""
+    """Read every byte of a shard and hold it against its markers, the plan and the campaign.
+
+    Within one process a shard whose files have kept size and time is not read again: its checks and its validation are
+    neighbours in a run. Every other process reads it all.
+    """
     shard_dir = CampaignLayout(config.shards.output_dir).shard(entry.shard_id)
+    return _examine(config, entry, shard_dir, stamp_tree(shard_dir) if shard_dir.is_dir() else "")
+
+
+@lru_cache(maxsize=2)
+def _examine(config: CampaignConfig, entry: RolloutShardEntry, shard_dir: Path, _stamp: str) -> ShardIntegrity:
     try:
         owner = read_owner(shard_dir)
     except StoreDamaged as error:

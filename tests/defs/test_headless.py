@@ -6,6 +6,7 @@ import zarr
 from dagster import AssetKey
 
 from rollout_assets.defs.headless import PROCESS_TAG, RunOutcome, materialize_campaign, sweep_dead_runs
+from rollout_assets.defs.home import prepare_home
 from rollout_assets.rollouts.promotion_versions import current_version
 from tests.defs.campaigns import write_campaign
 
