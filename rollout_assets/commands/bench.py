@@ -80,3 +80,23 @@ def promotion(
         print_json(result)
     else:
         out.print(render_promotion_benchmark(result))
+
+
+@app.command()
+def dagster(
+    shards: Annotated[int, typer.Option(help="Tiny shards to run both ways.", min=1)] = 40,
+    as_json: AsJson = False,
+) -> None:
+    """What Dagster adds to a shard: checks, validation, metadata and records of the run included."""
+    from rollout_assets.defs.benchmark import measure_dagster_overhead
+
+    result = measure_dagster_overhead(shards)
+    if as_json:
+        print_json(result)
+        return
+    out.print(
+        f"{result.shards} shards: {result.plain_s:.2f} s each without Dagster, {result.dagster_s:.2f} s with it; "
+        f"adds {result.added_s:.2f} s ({result.added_cpu_s:.2f} s of CPU) a shard",
+        highlight=False,
+        soft_wrap=True,
+    )
