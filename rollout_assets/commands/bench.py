@@ -100,3 +100,19 @@ def dagster(
         highlight=False,
         soft_wrap=True,
     )
+
+
+@app.command()
+def inspect(
+    rows: Annotated[int, typer.Option(help="Candidate rows of the inspected store.", min=10_000)] = 1_000_000,
+    as_json: AsJson = False,
+) -> None:
+    """Every inspection table, the suspicious rows and the report, over a large store."""
+    from rollout_assets.rollouts.inspection.benchmark import benchmark_inspection, render
+
+    with progress_bars() as progress:
+        result = benchmark_inspection(rows, progress=progress)
+    if as_json:
+        print_json(result)
+    else:
+        render(result, out)
