@@ -87,11 +87,6 @@ class SourceConfig(ConfigSection):
     mesh_dirs: tuple[Path, ...] = unhashed((), description="Where scene meshes lie; empty: meshes/ beside the store.")
     splits: tuple[Split, ...] = unhashed(("train", "val"), min_length=1, description="Splits to make rollouts for.")
 
-    @property
-    def effective_mesh_dirs(self) -> tuple[Path, ...]:
-        """The configured mesh directories, or the one a synthetic store brings along."""
-        return self.mesh_dirs or (self.store_dir / "meshes",)
-
 
 class TargetConfig(ConfigSection):
     """Which object a rollout is about, chosen from what the actor sees."""

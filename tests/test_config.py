@@ -133,7 +133,6 @@ def test_a_missing_file_names_the_shipped_campaigns(tmp_path):
 def test_relative_paths_start_at_the_file(tmp_path):
     config = load_campaign(write(tmp_path, "name = 'x'\n[source]\nstore_dir = 'in'\n[shards]\noutput_dir = 'out'"))
     assert config.source.store_dir == tmp_path / "in"
-    assert config.source.effective_mesh_dirs == (tmp_path / "in" / "meshes",)
     assert config.shards.output_dir == tmp_path / "out"
 
 

@@ -8,7 +8,7 @@ is generated alone or among others. All values are float64; NaN goes through wit
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rollout_assets.geometry.poses import Float64
 
@@ -86,8 +86,3 @@ def to_local(axes: Float64, world: Float64) -> Float64:
 def angle_deg(a: Float64, b: Float64) -> Float64:
     """Unsigned angle between horizontal unit vectors, (...), in 0..180 degrees."""
     return np.degrees(np.arctan2(np.abs(a[0] * b[1] - a[1] * b[0]), a[0] * b[0] + a[1] * b[1]))
-
-
-def all_finite(a: Float64) -> NDArray[np.bool_]:
-    """(c, ...) -> (...)."""
-    return np.asarray(np.isfinite(a).all(axis=0))

@@ -117,10 +117,6 @@ class VinOfflineStore:
         gt_boxes = self._boxes(row, layout.GT_OBBS, layout.GT_NAMES, trajectory[0])
         return VinSample(identity, actor, VinTruth(gt_boxes=gt_boxes, mesh_path=self.meshes.find(row.scene_id)))
 
-    def block(self, row: IndexRow, name: str) -> NDArray[Any] | None:
-        """One row of a stored array as it is; None when the shard does not have the block."""
-        return self._optional_block(row, name)
-
     def record(self, row: IndexRow, name: str) -> Any:
         """One row of a msgpack block, decoded; None when the shard does not have it."""
         spec = self._shard(row).blocks.get(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 
@@ -20,8 +20,6 @@ from rollout_assets.rollouts.zarr_store.schema import (
     ROLLOUT_ZARR_SCHEMA_VERSION,
     ROLLOUTS,
 )
-
-SchemaStatus = Literal["current", "stale", "unreadable"]
 
 GROUP_FILE = "zarr.json"
 """What makes a directory a Zarr group."""

@@ -1,0 +1,31 @@
+"""The repository as a newcomer finds it: its top level, and a set-up that does its work once."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+STAMP = ROOT / ".venv" / ".installed"
+
+
+def test_the_top_level_is_what_the_design_says():
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    shown = {name.split("/")[0] for name in tracked.splitlines() if not name.startswith(".")}
+    assert shown == {
+        "pyproject.toml",
+        "README.md",
+        "rollout_assets",
+        "tests",
+        "dagster_home",
+        "workspace.yaml",
+        "infra",
+    }
+
+
+@pytest.mark.skipif(not STAMP.exists(), reason="this environment was not made by infra/setup")
+def test_a_second_set_up_installs_nothing():
+    before = STAMP.stat().st_mtime_ns
+    again = subprocess.run(["bash", "infra/setup"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert again.stdout == again.stderr == ""
+    assert STAMP.stat().st_mtime_ns == before
