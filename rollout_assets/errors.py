@@ -8,6 +8,11 @@
     ├── MeshError            a mesh file cannot be found or read, or a mesh cannot be used
     ├── GeometryError        an array that is not the pose, box, camera or point it claims to be
     ├── RolloutFailed        one rollout could not be finished; names its root and index
+    ├── RowRefused           a row that cannot be run as asked; names the field
+    ├── PayloadDamaged       bytes that are not the chains or the record they claim to be
+    ├── ServerError          a rollout server did not do what was asked of it
+    │   ├── ServerUnavailable  it is busy, going down, unreachable or late; asking again may help
+    │   └── AnswerRefused      it answered something that cannot be used
     ├── DeviceError          the requested compute device is not there
     ├── CampaignError        a campaign's plan, shards or promoted store
     │   ├── ShardDrift         config or source rows are not those that a shard was planned for
@@ -118,3 +123,28 @@ class PromotionRefused(CampaignError):
 
 class RolloutFailed(RolloutAssetsError):
     """One rollout could not be finished; the message names its root and index."""
+
+
+class RowRefused(RolloutAssetsError):
+    """A row that cannot be run as asked; ``field`` is the part of it at fault. Asking again does not help."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field = field
+        self.problem = problem
+        super().__init__(f"{field}: {problem}")
+
+
+class PayloadDamaged(RolloutAssetsError):
+    """Bytes that are not the chains or the record they claim to be."""
+
+
+class ServerError(RolloutAssetsError):
+    """A rollout server did not do what was asked of it."""
+
+
+class ServerUnavailable(ServerError):
+    """A server that is busy, going down, unreachable or late; asking again may help."""
+
+
+class AnswerRefused(ServerError):
+    """An answer that cannot be used: torn, twice, missing, or about something that was not asked."""
