@@ -19,6 +19,11 @@
     │   ├── ShardBusy          another process is at it
     │   ├── ShardFailed        a shard could not be built; nothing partial of it is visible
     │   └── PromotionRefused   shards that cannot become a promoted store; carries every reason
+    ├── CollectionError      a batch collection, its servers or its files
+    │   ├── InputsRefused      input lines that cannot be run; carries every problem with its line
+    │   ├── ResultsRefused     a result that is malformed, or there twice; names where
+    │   ├── ResumeRefused      a collection that cannot go on where it stopped; names what differs
+    │   └── ServersUnavailable a rollout server that does not answer, or answers for something else
     └── StoreError           a rollout store cannot be written, opened or read
         ├── StoreExists        the destination is already there
         ├── RecordRefused      a record that does not fit the store; nothing of it is published
@@ -148,3 +153,28 @@ class ServerUnavailable(ServerError):
 
 class AnswerRefused(ServerError):
     """An answer that cannot be used: torn, twice, missing, or about something that was not asked."""
+
+
+class CollectionError(RolloutAssetsError):
+    """A batch collection, its servers or its files cannot be used as asked."""
+
+
+class InputsRefused(CollectionError):
+    """Input lines that cannot be run; ``problems`` lists every one with its line."""
+
+    def __init__(self, where: str, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        shown = "".join(f"\n  - {problem}" for problem in self.problems)
+        super().__init__(f"{where}: {len(self.problems)} line(s) cannot be run{shown}")
+
+
+class ResultsRefused(CollectionError):
+    """A result that is malformed, or there twice."""
+
+
+class ResumeRefused(CollectionError):
+    """A collection that cannot go on where it stopped, because something it depends on is not what it was."""
+
+
+class ServersUnavailable(CollectionError):
+    """A rollout server that does not answer in time, or answers for another campaign or source."""
