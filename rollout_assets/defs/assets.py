@@ -225,6 +225,7 @@ def rollout_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
     Everything is generated and scored here, on the GPU if there is one. A shard that is finished and current is only
     read and checked; whatever else lies at its place is set aside, and the shard is built again.
     """
+    from rollout_assets.defs.shard_integrity import open_shard
     from rollout_assets.rollouts.shards import run_rollout_shard
 
     done = run_rollout_shard(
@@ -238,10 +239,9 @@ def rollout_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
     for moved in done.set_aside:
         step.log.warning(f"set aside {moved.name}: {moved.reason}; now at {moved.path}")
     metadata = shard_metadata(step.config, step.entry, done.owner, done.store_dir)
-    if done.store_dir is not None:
-        from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-
-        metadata |= store_metadata([RolloutZarrStoreReader(done.store_dir)])
+    reader = open_shard(step.config, step.shard_id)
+    if reader is not None:
+        metadata |= store_metadata([reader])
     return dg.MaterializeResult(
         metadata=metadata | {"outcome": done.outcome},
         data_version=dg.DataVersion(

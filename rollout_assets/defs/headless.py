@@ -24,7 +24,7 @@ from rollout_assets.defs.assets import GPU_POOL
 from rollout_assets.defs.automation import UNFINISHED
 from rollout_assets.defs.campaign import CampaignPlace
 from rollout_assets.defs.code_location import build_definitions
-from rollout_assets.defs.home import prepare_home
+from rollout_assets.defs.home import open_instance
 from rollout_assets.errors import CampaignError, ConfigError
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 
@@ -142,7 +142,7 @@ class HeadlessRunner:
     @cached_property
     def instance(self) -> dg.DagsterInstance:
         """The instance; its home is made if need be."""
-        return dg.DagsterInstance.from_config(str(prepare_home(Path(self.home))))
+        return open_instance(Path(self.home))
 
     @cached_property
     def definitions(self) -> dg.Definitions:

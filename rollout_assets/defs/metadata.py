@@ -126,13 +126,13 @@ def store_metadata(readers: Sequence[RolloutZarrStoreReader]) -> Metadata:
     return {
         "validity_waterfall": table(rows),
         "invalid_reasons": counts_table(sketch.reasons),
-        "pictures": image(sketch.png()),
+        "pictures": image(sketch.svg()),
     }
 
 
-def image(png: bytes) -> dg.MarkdownMetadataValue:
+def image(svg: bytes) -> dg.MarkdownMetadataValue:
     """A small picture that the UI shows in place."""
-    return dg.MetadataValue.md(f"![](data:image/png;base64,{base64.b64encode(png).decode('ascii')})")
+    return dg.MetadataValue.md(f"![](data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')})")
 
 
 def _plain(value: Any) -> str | int | float | bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from rollout_assets.candidates.reasons import InvalidReason
 from rollout_assets.rollouts.inspection.summary import WATERFALL
@@ -22,6 +20,7 @@ BLOCK_ROWS = 1 << 20
 
 _COLUMNS = ("step_index", "primary_invalid_reason", "target_root_gain", *(mask for mask in WATERFALL.values() if mask))
 _BLUE, _GREY = "#4c72b0", "#8c8c8c"
+_PANEL, _HEIGHT, _NAMES = 340, 200, 150
 
 
 @dataclass(frozen=True)
@@ -54,30 +53,65 @@ class StoreSketch:
         """All candidate views."""
         return self.waterfall["full_shell"]
 
-    def png(self) -> bytes:
-        """Three panels, about 20 kB."""
-        figure = Figure(figsize=(9.6, 2.6), dpi=72)
-        FigureCanvasAgg(figure)
-        views, gain, reason = (figure.add_axes((left, 0.12, 0.22, 0.76)) for left in (0.09, 0.37, 0.765))
-        views.barh(list(self.waterfall)[::-1], list(self.waterfall.values())[::-1], color=_BLUE)
-        views.set_title("views", fontsize=9)
-        steps = list(self.gains)
-        gain.plot(steps, [self.gains[step][0] for step in steps], "o-", color=_GREY, label="all labelled")
-        gain.plot(steps, [self.gains[step][1] for step in steps], "o-", color=_BLUE, label="selected")
-        gain.set_xticks(steps)
-        gain.set_title("mean root gain by step", fontsize=9)
-        if steps:
-            gain.legend(fontsize=7)
-        ordered = sorted(self.reasons.items(), key=lambda item: item[1])[-6:]
-        reason.barh([name.lower() for name, _ in ordered], [count for _, count in ordered], color=_GREY)
-        reason.set_title("why views were refused", fontsize=9)
-        for axes in (views, gain, reason):
-            axes.tick_params(labelsize=7)
-            axes.locator_params(axis="y" if axes is gain else "x", nbins=4)
-            axes.spines[["top", "right"]].set_visible(False)
-        stream = io.BytesIO()
-        figure.savefig(stream, format="png")
-        return stream.getvalue()
+    def svg(self) -> bytes:
+        """Three panels side by side, a few kB; text, for a shard's picture must not cost more than reading it."""
+        bars = [_bars(0, "views", self.waterfall, _BLUE)]
+        ordered = sorted(self.reasons.items(), key=lambda item: -item[1])[:6]
+        reasons = {name.lower(): count for name, count in ordered}
+        bars.append(_bars(2, "why views were refused", reasons, _GREY))
+        body = "".join((bars[0], _lines(1, "mean root gain by step", self.gains), bars[1]))
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{3 * _PANEL}" height="{_HEIGHT}" '
+            f'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>{body}</svg>'
+        ).encode()
+
+
+def _bars(panel: int, title: str, counts: Mapping[str, int], color: str) -> str:
+    """Counts by name as horizontal bars, with their numbers."""
+    top = max(counts.values(), default=0) or 1
+    room = _PANEL - _NAMES - 60
+    rows = []
+    for row, (name, count) in enumerate(counts.items()):
+        y = 44 + row * 24
+        width = round(room * count / top, 1)
+        rows.append(
+            f'<text x="{_NAMES - 6}" y="{y + 4}" text-anchor="end">{escape(name)}</text>'
+            f'<rect x="{_NAMES}" y="{y - 7}" width="{width}" height="15" fill="{color}"/>'
+            f'<text x="{_NAMES + width + 5}" y="{y + 4}">{count:,}</text>'
+        )
+    return _panel(panel, title, "".join(rows))
+
+
+def _lines(panel: int, title: str, gains: Mapping[int, tuple[float, float]]) -> str:
+    """Mean gain of all labelled views and of the selected ones, by step."""
+    values = [value for pair in gains.values() for value in pair]
+    low, high = min([0.0, *values]), max([0.0, *values])
+    span = (high - low) or 1.0
+    left, right, top, bottom = 60.0, _PANEL - 30.0, 44.0, _HEIGHT - 44.0
+
+    def y(value: float) -> float:
+        return round(bottom - (bottom - top) * (value - low) / span, 1)
+
+    def x(step: int) -> float:
+        return round(left + (right - left) * step / max(max(gains, default=0), 1), 1)
+
+    parts = [
+        f'<line x1="{left}" x2="{right}" y1="{y(tick)}" y2="{y(tick)}" stroke="#ddd"/>'
+        f'<text x="{left - 6}" y="{y(tick) + 4}" text-anchor="end">{tick:.2f}</text>'
+        for tick in sorted({low, 0.0, high})
+    ]
+    parts += [f'<text x="{x(step)}" y="{_HEIGHT - 24}" text-anchor="middle">{step}</text>' for step in gains]
+    for which, (name, color) in enumerate((("all labelled", _GREY), ("selected", _BLUE))):
+        points = [(x(step), y(pair[which])) for step, pair in gains.items()]
+        joined = " ".join(f"{px},{py}" for px, py in points)
+        parts.append(f'<polyline points="{joined}" fill="none" stroke="{color}" stroke-width="2"/>')
+        parts += [f'<circle cx="{px}" cy="{py}" r="3.5" fill="{color}"/>' for px, py in points]
+        parts.append(f'<text x="{left + 110 * which}" y="{_HEIGHT - 6}" fill="{color}">● {name}</text>')
+    return _panel(panel, title, "".join(parts))
+
+
+def _panel(panel: int, title: str, body: str) -> str:
+    return f'<g transform="translate({panel * _PANEL} 0)"><text x="16" y="20" font-size="13">{title}</text>{body}</g>'
 
 
 def _count(

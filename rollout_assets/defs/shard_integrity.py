@@ -89,7 +89,13 @@ def _examine(config: CampaignConfig, entry: RolloutShardEntry, shard_dir: Path, 
 def open_shard(config: CampaignConfig, shard_id: str) -> RolloutZarrStoreReader | None:
     """The store of a shard; None when all its rows were skipped."""
     store_dir = CampaignLayout(config.shards.output_dir).shard(shard_id) / STORE_NAME
-    return RolloutZarrStoreReader(store_dir) if store_dir.is_dir() else None
+    return _opened(store_dir, stamp_tree(store_dir)) if store_dir.is_dir() else None
+
+
+@lru_cache(maxsize=2)
+def _opened(store_dir: Path, _stamp: str) -> RolloutZarrStoreReader:
+    """Opening costs more than reading a tiny shard, and a shard's checks are neighbours in a run."""
+    return RolloutZarrStoreReader(store_dir)
 
 
 def _guarded(findings: Iterator[Finding]) -> Sequence[Finding]:

@@ -45,7 +45,7 @@ def test_metadata_carries_every_hash_counts_tables_paths_and_a_picture(finished_
         ).asset_materialization.metadata
         stages = [record.data["stage"] for record in metadata["validity_waterfall"].records]
         assert stages == ["full_shell", "actor_valid", "oracle_label", "q_train", "selected"]
-        assert metadata["pictures"].value.startswith("![](data:image/png;base64,")
+        assert metadata["pictures"].value.startswith("![](data:image/svg+xml;base64,")
         assert len(metadata["pictures"].value) < 60_000
         assert metadata["views_per_second"].value > 0 and metadata["bytes"].value > 0
         promoted = instance.get_latest_materialization_event(AssetKey(["tiny", "rollouts_zarr"])).asset_materialization
