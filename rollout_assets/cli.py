@@ -12,6 +12,7 @@ from rollout_assets.commands.dagster import ci, ui
 from rollout_assets.commands.demo import demo
 from rollout_assets.commands.report import report
 from rollout_assets.commands.rollout import rollout
+from rollout_assets.commands.serve import serve
 from rollout_assets.commands.terminal import err
 from rollout_assets.errors import RolloutAssetsError
 
@@ -36,6 +37,7 @@ app.add_typer(inspect.app, name="inspect")
 app.add_typer(bench.app, name="bench")
 app.command()(report)
 app.command()(rollout)
+app.command()(serve)
 app.command()(demo)
 app.command()(ui)
 app.command()(ci)

@@ -132,7 +132,7 @@ class RolloutGenerator:
         self.scenes = scenes or SceneShelf(store.meshes, config.oracle.device)
         self.stats = RolloutDatasetWriterStats()
         self._target_source = target_source
-        self._provenance = provenance or SourceProvenance(
+        self.provenance = provenance or SourceProvenance(
             cache_version=str(FORMAT_VERSION),
             manifest_hash=store.source_manifest_hash,
             split_hashes={split: store.split_manifest_hash(split) for split in config.source.splits},
@@ -240,7 +240,7 @@ class RolloutGenerator:
         recipe = next(recipe for recipe in self.config.recipes if recipe.name == recipe_name)
         mesh_version = prepared.mesh_version or ""
         return rollout_record(
-            prepared.actor, target.match, recipe, self.config, self._provenance, mesh_version, chains, depths
+            prepared.actor, target.match, recipe, self.config, self.provenance, mesh_version, chains, depths
         )
 
     def _skip(self, row: IndexRow, reason: str, detail: str) -> None:

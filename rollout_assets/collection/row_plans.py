@@ -1,0 +1,110 @@
+"""What a row comes to under a campaign: the recipe to run, and the campaign that its record names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
+from rollout_assets.errors import RowRefused
+from rollout_assets.rollouts.completions import step_limited
+from rollout_assets.rollouts.recipes import largest_branch
+from rollout_assets.rollouts.rollout_rows import RolloutRow
+from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
+
+MAX_STATES = 4_096
+"""States that one rollout may reach; a recipe that could reach more is refused before any work."""
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """A row made definite.
+
+    ``recipe`` is what was asked for and ``recipe_run`` the same under the row's step limit. ``config`` is the campaign
+    at the row's seed with the recipe that is run in the place of its namesake, so a record never carries the hash of a
+    campaign that would not give it again. Targets are those of the campaign's own seed, whatever the row's.
+    """
+
+    recipe: RolloutRecipeConfig
+    recipe_run: RolloutRecipeConfig
+    config: CampaignConfig
+    max_rollout_steps: int | None
+
+
+def plan_row(row: RolloutRow, config: CampaignConfig) -> RowPlan:
+    """Settle recipe, parameters and seed of a row, or ``RowRefused`` with the field at fault."""
+    recipe = _changed(_asked(row, config), row)
+    limit = row.params.max_rollout_steps
+    run = step_limited(recipe, limit)
+    if _may_exceed(run, MAX_STATES):
+        bound = f"may reach more than {MAX_STATES:,} states; lower horizon or branch, or set beam_width"
+        raise RowRefused("recipe", f"{recipe.name} {bound}")
+    seed = config.seed if row.seed is None else row.seed
+    return RowPlan(recipe, run, _holding(run, config.model_copy(update={"seed": seed})), limit)
+
+
+def find_target(prepared: PreparedSample, wanted: str | int) -> TargetedRoot | RefusedTarget:
+    """The target of an id or a rank, or ``RowRefused`` with what there is."""
+    key = prepared.actor.identity.sample_key
+    if prepared.skip_reason is not None:
+        raise RowRefused("sample_key", f"{key} has no target to roll out: {prepared.skip_reason}")
+    by_name = {target.match.target.target_id: target for target in prepared.targets}
+    if isinstance(wanted, int):
+        if wanted < len(prepared.targets):
+            return prepared.targets[wanted]
+        raise RowRefused("target", f"{key} has ranks 0 to {len(by_name) - 1}, got {wanted}")
+    if wanted in by_name:
+        return by_name[wanted]
+    raise RowRefused("target", f"{key} has {', '.join(by_name)}, got {wanted!r}")
+
+
+def _asked(row: RolloutRow, config: CampaignConfig) -> RolloutRecipeConfig:
+    if isinstance(row.recipe, RolloutRecipeConfig):
+        return row.recipe
+    field = "recipe" if row.agent_ref is None else "agent_ref.name"
+    known = {recipe.name: recipe for recipe in config.recipes}
+    if row.agent_name is None and len(known) == 1:
+        return config.recipes[0]
+    if row.agent_name not in known:
+        names = ", ".join(known)
+        raise RowRefused(field, f"campaign {config.name} has recipes {names}, got {row.agent_name!r}")
+    return known[row.agent_name]
+
+
+def _changed(recipe: RolloutRecipeConfig, row: RolloutRow) -> RolloutRecipeConfig:
+    changes = row.params.model_dump(exclude_none=True, exclude={"max_rollout_steps"})
+    if not changes:
+        return recipe
+    try:
+        return RolloutRecipeConfig.model_validate(recipe.model_dump() | changes)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(["params", *(str(part) for part in first["loc"])])
+        raise RowRefused(field, f"{first['msg']}, got {first['input']!r}") from None
+
+
+def _holding(recipe: RolloutRecipeConfig, config: CampaignConfig) -> CampaignConfig:
+    """The campaign with this recipe in the place of its namesake, or after its own."""
+    if recipe in config.recipes:
+        return config
+    names = [known.name for known in config.recipes]
+    if recipe.name in names:
+        recipes = tuple(recipe if known.name == recipe.name else known for known in config.recipes)
+    else:
+        recipes = (*config.recipes, recipe)
+    return config.model_copy(update={"recipes": recipes})
+
+
+def _may_exceed(recipe: RolloutRecipeConfig, most: int) -> bool:
+    """Whether a recipe that never meets a dead end evaluates more states than ``most``."""
+    chains = states = 1
+    for _ in range(recipe.horizon - 1):
+        chains *= largest_branch(recipe)
+        if chains > most * largest_branch(recipe):
+            return True
+        chains = chains if recipe.beam_width is None else min(chains, recipe.beam_width)
+        states += chains
+        if states > most:
+            return True
+    return False

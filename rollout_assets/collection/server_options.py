@@ -1,0 +1,58 @@
+"""How a rollout server listens and what it allows."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class ServerOptions(BaseModel):
+    """One server's settings. Beyond loopback it takes no request without the token."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 0
+    """0 takes any free port."""
+    token: SecretStr | None = None
+    """What ``Authorization: Bearer`` must carry; never shown."""
+    max_body_bytes: Count = 16 << 20
+    """Size of one request's body."""
+    max_in_flight: Count = 256
+    """Rows that are being run or wait for it, over all requests; also the most that one request may ask for."""
+    remembered_bytes: Count = 64 << 20
+    """Results kept for requests that come again with their idempotency key."""
+    heartbeat_s: Seconds = 5.0
+    """A stream with nothing to say says so this often."""
+    body_timeout_s: Seconds = 30.0
+    """How long a client may take to send its body, or to take a piece of an answer."""
+    shutdown_s: Seconds = 10.0
+    """How long requests under way may take to end once the server is told to stop."""
+
+    @field_validator("token")
+    @classmethod
+    def _usable(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is not None:
+            text = token.get_secret_value()
+            if not text or not text.isascii() or not text.isprintable() or " " in text:
+                raise ValueError("token must be printable ASCII without spaces, and not empty")
+        return token
+
+    @model_validator(mode="after")
+    def _guarded(self) -> Self:
+        if self.token is None and not is_loopback(self.host):
+            raise ValueError(f"host {self.host!r} can be reached from elsewhere, which needs a token, got none")
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,88 @@
+"""`rollout-assets serve`: run rollouts for others over HTTP."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollout_assets.commands.terminal import CampaignOption, err, out
+from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
+from rollout_assets.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rollout_assets.collection.server_options import ServerOptions
+
+
+def serve(
+    campaign: CampaignOption = DEMO_CAMPAIGN,
+    host: Annotated[str, typer.Option(help="Address to listen on; beyond loopback needs --token-env.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.", min=0, max=65_535)] = 0,
+    token_env: Annotated[
+        str | None, typer.Option(help="Environment variable that holds the bearer token.", metavar="NAME")
+    ] = None,
+    max_in_flight: Annotated[
+        int, typer.Option(help="Rows taken in at a time; more are told to come again.", min=1)
+    ] = 256,
+    max_body_mib: Annotated[int, typer.Option(help="Largest request body, in MiB.", min=1)] = 16,
+    shutdown_s: Annotated[float, typer.Option(help="Seconds that requests under way get at the end.", min=0.1)] = 10.0,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Write the address here once requests are taken.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Run a campaign's rollouts for others over HTTP: /health, /run, /run_rollouts, /aggregate_metrics.
+
+    A result is the same to the bit as that of `campaign run` for the same root, recipe and seed. Ctrl-C or SIGTERM
+    stops the server: what is under way ends, what comes is turned away.
+    """
+    options = _options(
+        host=host,
+        port=port,
+        token=_token(token_env),
+        max_in_flight=max_in_flight,
+        max_body_bytes=max_body_mib << 20,
+        shutdown_s=shutdown_s,
+    )
+    config = load_campaign(campaign)
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)
+
+    from rollout_assets.collection.server_process import serve as run_server
+    from rollout_assets.collection.service import RolloutService
+    from rollout_assets.sources.synthetic.publish import publish_bytes
+
+    def on_ready(url: str) -> None:
+        out.print(f"serving campaign {config.name} at {url}", highlight=False, soft_wrap=True)
+        if ready_file is not None:
+            publish_bytes(ready_file, f"{url}\n".encode())
+
+    service = RolloutService(config)
+    err.print("warming up …", highlight=False)
+    run_server(service, options, on_ready)
+    err.print("stopped", highlight=False)
+
+
+def _options(**given: Any) -> ServerOptions:
+    from pydantic import ValidationError
+
+    from rollout_assets.collection.server_options import ServerOptions
+
+    try:
+        return ServerOptions(**given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        message = first["msg"].removeprefix("Value error, ")
+        where = "".join(f"--{part}: ".replace("_", "-") for part in first["loc"])
+        hint = "; name the variable that holds it with --token-env" if "needs a token" in message else ""
+        raise ConfigError(f"{where}{message[:1].lower()}{message[1:]}{hint}") from None
+
+
+def _token(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    token = os.environ.get(variable)
+    if not token:
+        raise ConfigError(f"--token-env: the environment has no {variable}, or it is empty")
+    return token
