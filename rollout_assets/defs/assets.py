@@ -1,4 +1,4 @@
-"""The six assets of a campaign. Each calls one function of the rooms below and reports what came of it.
+"""The assets of a campaign. Each calls one function of the rooms below and reports what came of it.
 
 Assets hand each other nothing but files: a result is metadata and a data version, never a pickled value.
 """
@@ -15,6 +15,7 @@ from rollout_assets.config import CampaignConfig, canonical_hash
 from rollout_assets.defs.campaign import (
     ROLLOUT_SHARD_PLAN,
     ROLLOUT_SHARDS,
+    ROLLOUTS_ZARR,
     VALIDATED_SHARDS,
     VIN_OFFLINE_STORE,
     VIN_SOURCE_ROWS,
@@ -23,6 +24,7 @@ from rollout_assets.defs.campaign import (
 )
 from rollout_assets.defs.faults import RETRIES, failures_for_dagster
 from rollout_assets.defs.metadata import config_hashes, entry_hashes, shard_metadata, store_metadata, table
+from rollout_assets.defs.readings import rollout_metrics, rollout_report
 from rollout_assets.errors import StoreError
 from rollout_assets.progress import ProgressEvent
 
@@ -41,7 +43,7 @@ SHOWN_FINDINGS = 5
 
 
 def campaign_assets(place: CampaignPlace) -> list[dg.AssetsDefinition]:
-    """The chain of a campaign, from its observed source to the promoted store."""
+    """The chain of a campaign, from its observed source to the promoted store, and what is read off that."""
     planned = {"partitions_def": place.partitions}
     return [
         _observed_source(place),
@@ -58,6 +60,8 @@ def campaign_assets(place: CampaignPlace) -> list[dg.AssetsDefinition]:
         ),
         _asset(place, validated_shards, ROLLOUT_SHARDS, {"zarr"}, code_version="1", **planned),
         _asset(place, rollouts_zarr, VALIDATED_SHARDS, {"zarr"}, code_version="1"),
+        _asset(place, rollout_report, ROLLOUTS_ZARR, {"html"}, code_version="1"),
+        _asset(place, rollout_metrics, ROLLOUTS_ZARR, {"table"}, code_version="1"),
     ]
 
 

@@ -27,8 +27,14 @@ ROLLOUT_SHARDS = "rollout_shards"
 VALIDATED_SHARDS = "validated_shards"
 ROLLOUTS_ZARR = "rollouts_zarr"
 
+ROLLOUT_REPORT = "rollout_report"
+ROLLOUT_METRICS = "rollout_metrics"
+
 CHAIN = (VIN_OFFLINE_STORE, ROLLOUT_SHARD_PLAN, VIN_SOURCE_ROWS, ROLLOUT_SHARDS, VALIDATED_SHARDS, ROLLOUTS_ZARR)
 """The assets of a campaign, from recorded snippets to what training reads."""
+
+READINGS = (ROLLOUT_REPORT, ROLLOUT_METRICS)
+"""What is read off the promoted store, for people."""
 
 
 class CampaignResource(dg.ConfigurableResource):  # type: ignore[type-arg]

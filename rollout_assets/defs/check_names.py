@@ -30,6 +30,7 @@ STORES_VALID = "stores_valid"
 NO_LEAKAGE = "no_leakage"
 ROWS_ADD_UP = "rows_add_up"
 UP_TO_DATE = "up_to_date"
+SECOND_OPINION = "second_opinion"
 
 STORE_CHECKS = {
     STORES_VALID: "The deep validator finds nothing in any child store.",
@@ -38,3 +39,8 @@ STORE_CHECKS = {
     UP_TO_DATE: "Nothing on the way is stale: source, plan, config, shards. A warning that says what is, and why.",
 }
 """Check of the promoted store -> what it promises."""
+
+SECOND_OPINION_CHECK = {
+    SECOND_OPINION: "Labels drawn at random, measured again by brute force in double precision, are the stored ones."
+}
+"""A step of its own, for it takes seconds a label."""

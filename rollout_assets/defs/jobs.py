@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 
 from rollout_assets.defs.campaign import (
+    READINGS,
     ROLLOUT_SHARD_PLAN,
     ROLLOUT_SHARDS,
     ROLLOUTS_ZARR,
@@ -62,5 +63,9 @@ def campaign_jobs(place: CampaignPlace) -> CampaignJobs:
             dg.AssetSelection.checks(*checks),
             "Check one shard again without building it: give the shard as the tag dagster/partition.",
         ),
-        promote=job("promote", assets(ROLLOUTS_ZARR), "Promote all validated shards and check the result."),
+        promote=job(
+            "promote",
+            assets(ROLLOUTS_ZARR, *READINGS),
+            "Promote all validated shards, check the result, and make its report and metrics.",
+        ),
     )

@@ -1,27 +1,47 @@
 """Checks of the promoted store: whole, without leaks, complete, and up to date."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dagster as dg
 
 from rollout_assets.defs.campaign import ROLLOUTS_ZARR, CampaignPlace, CampaignStep
-from rollout_assets.defs.check_names import NO_LEAKAGE, ROWS_ADD_UP, STORE_CHECKS, STORES_VALID, UP_TO_DATE
+from rollout_assets.defs.check_names import (
+    NO_LEAKAGE,
+    ROWS_ADD_UP,
+    SECOND_OPINION,
+    SECOND_OPINION_CHECK,
+    STORE_CHECKS,
+    STORES_VALID,
+    UP_TO_DATE,
+)
 from rollout_assets.defs.faults import RETRIES, failures_for_dagster
-from rollout_assets.defs.metadata import evidence, findings_table, table
+from rollout_assets.defs.metadata import evidence, findings_table, frame_table, table
+
+SECOND_OPINIONS = 1
+"""Candidates of each split whose labels are measured again; every promoted version draws others."""
 
 TABLES = ("sources", "targets", "rollouts", "steps", "candidates")
 """Tables whose promoted rows are counted against the shards'."""
 
 
 def store_checks(place: CampaignPlace) -> list[dg.AssetChecksDefinition]:
-    """All checks of ``rollouts_zarr``, in one step that opens each store once."""
+    """All checks of ``rollouts_zarr``: one step that opens each store once, and one for the slow second opinion."""
+    return [_step(place, "checks", STORE_CHECKS, _evaluate), _step(place, SECOND_OPINION, SECOND_OPINION_CHECK, _again)]
+
+
+Verdict = tuple[bool, dg.AssetCheckSeverity, dict[str, Any]]
+
+
+def _step(
+    place: CampaignPlace, name: str, promises: dict[str, str], evaluate: Callable[[CampaignStep], dict[str, Verdict]]
+) -> dg.AssetChecksDefinition:
     key = place.key(ROLLOUTS_ZARR)
-    specs = [dg.AssetCheckSpec(name, asset=key, description=promise) for name, promise in STORE_CHECKS.items()]
+    specs = [dg.AssetCheckSpec(check, asset=key, description=promise) for check, promise in promises.items()]
 
     @dg.multi_asset_check(
-        name=f"{place.name}__{ROLLOUTS_ZARR}_checks",
+        name=f"{place.name}__{ROLLOUTS_ZARR}_{name}",
         specs=specs,
         required_resource_keys={place.resource_key},
         retry_policy=RETRIES,
@@ -29,15 +49,12 @@ def store_checks(place: CampaignPlace) -> list[dg.AssetChecksDefinition]:
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         with failures_for_dagster():
             step = CampaignStep.of(place, context)
-            for name, (passed, severity, metadata) in _evaluate(step).items():
+            for check, (passed, severity, metadata) in evaluate(step).items():
                 yield dg.AssetCheckResult(
-                    passed=passed, asset_key=key, check_name=name, severity=severity, metadata=metadata
+                    passed=passed, asset_key=key, check_name=check, severity=severity, metadata=metadata
                 )
 
-    return [checks]
-
-
-Verdict = tuple[bool, dg.AssetCheckSeverity, dict[str, Any]]
+    return checks
 
 
 def _evaluate(step: CampaignStep) -> dict[str, Verdict]:
@@ -108,3 +125,29 @@ def _up_to_date(step: CampaignStep) -> Verdict:
     stale = stale_parts(step)
     shown = [{"what": part.what, "why": part.why, "to go on": part.remedy} for part in stale]
     return not stale, dg.AssetCheckSeverity.WARN, {"stale": len(stale), **evidence(table(shown))}
+
+
+def _again(step: CampaignStep) -> dict[str, Verdict]:
+    import polars as pl
+
+    from rollout_assets.rollouts.inspection.second_opinion import second_opinion
+    from rollout_assets.rollouts.promotion_versions import current_version
+    from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+
+    version = current_version(step.config)
+    seed = int(version.name.removeprefix("v"))
+    asked = {
+        child.name: second_opinion(
+            RolloutZarrStoreReader(child), 1.0, seed, step.config, source=step.source, limit=SECOND_OPINIONS
+        )
+        for child in version.children
+    }
+    labels = pl.concat([found.labels.select(pl.lit(split).alias("split"), pl.all()) for split, found in asked.items()])
+    wrong = labels.filter(~pl.col("agrees"))
+    metadata = {
+        "candidates": sum(found.candidates for found in asked.values()),
+        "labelled": sum(found.labelled for found in asked.values()),
+        "labels": frame_table(labels),
+        **evidence(frame_table(wrong)),
+    }
+    return {SECOND_OPINION: (wrong.is_empty(), dg.AssetCheckSeverity.ERROR, metadata)}

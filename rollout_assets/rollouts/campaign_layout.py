@@ -8,6 +8,8 @@
                  set_aside/                     what was found unfit, moved here whole, with a note why
                  versions/v000002/              a promoted store: a Zarr group with one child store per split
                  rollouts.zarr -> versions/v000002
+                 reports/train.html             a page per split of the promoted store
+                 collected/*.jsonl              results that were collected for this campaign, if any
                  locks/                         held by live processes
 
 A shard whose rows were all skipped has no ``rollouts.zarr``; its owner file says why for each row.
@@ -80,6 +82,16 @@ class CampaignLayout:
     def promoted(self) -> Path:
         """The link that readers open."""
         return self.root / STORE_NAME
+
+    @property
+    def reports(self) -> Path:
+        """Pages about the promoted store."""
+        return self.root / "reports"
+
+    @property
+    def collected(self) -> Path:
+        """Where result files are looked for."""
+        return self.root / "collected"
 
     def shard(self, shard_id: str) -> Path:
         """A finished shard."""

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from rollout_assets.config import shipped_campaigns
-from rollout_assets.defs.campaign import CHAIN, CampaignPlace
+from rollout_assets.defs.campaign import CHAIN, READINGS, CampaignPlace
 from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE, build_definitions, known_campaigns
 from rollout_assets.errors import ConfigError
 from tests.defs.campaigns import edit, write_campaign
@@ -22,7 +22,7 @@ CHECKS = {
         "rows_accounted_for": "blocking",
     },
     "validated_shards": {"suspicious_rows": "", "valid_fanout": "", "label_yield": ""},
-    "rollouts_zarr": {"stores_valid": "", "no_leakage": "", "rows_add_up": "", "up_to_date": ""},
+    "rollouts_zarr": {"stores_valid": "", "no_leakage": "", "rows_add_up": "", "up_to_date": "", "second_opinion": ""},
 }
 LOAD = """
 import resource, sys, rollout_assets.definitions as module
@@ -40,7 +40,9 @@ def demo() -> dg.Definitions:
 def test_the_assets_are_one_chain_in_one_group(demo):
     graph = demo.resolve_asset_graph()
     place = CampaignPlace.of("demo")
-    assert {key.to_user_string() for key in graph.get_all_asset_keys()} == {f"demo/{name}" for name in CHAIN}
+    assert {key.to_user_string() for key in graph.get_all_asset_keys()} == {
+        f"demo/{name}" for name in (*CHAIN, *READINGS)
+    }
     for upstream, downstream in pairwise(CHAIN):
         assert graph.get(place.key(downstream)).parent_keys == {place.key(upstream)}
     partitioned = [name for name in CHAIN if graph.get(place.key(name)).is_partitioned]

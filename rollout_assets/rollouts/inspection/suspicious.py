@@ -52,6 +52,7 @@ class RolloutSuspiciousQueryConfig(ConfigSection):
     max_yaw_delta_deg: NonNegative = 85.0
     max_abs_gain: NonNegative = 1.0
     min_final_root_gain: Finite = Field(0.0, description="A chain that ends below has lost ground.")
+    min_variance_targets: Count = Field(2, description="Fewer targets than that may well share a feature's value.")
     near_duplicate_m: NonNegative = 0.002
     near_duplicate_deg: NonNegative = 0.25
     min_valid_depth_fraction: Fraction = Field(0.01, description="A depth image with less is empty.")
@@ -225,7 +226,8 @@ def _greedy_choice_not_best(subject: _Subject) -> pl.DataFrame:
 
 def _zero_variance_feature(subject: _Subject) -> pl.DataFrame:
     lines = []
-    for name in FEATURES:
+    varied = subject.context["target_row_id"].n_unique() >= subject.config.min_variance_targets
+    for name in FEATURES if varied else ():
         table = "candidate_diagnostics" if name in DIAGNOSTIC_COLUMNS else "candidates"
         values = subject.reader.array(f"{table}/{name}")
         finite = values[np.isfinite(values)]

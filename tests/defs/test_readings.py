@@ -1,0 +1,56 @@
+"""What is read off the promoted store: pages, metrics, and a second opinion that a false label does not pass."""
+
+import numpy as np
+import zarr
+from dagster import AssetKey
+
+from rollout_assets.rollouts.promotion_versions import current_version
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from tests.defs.test_headless import failed
+
+
+def latest(instance, asset):
+    return instance.get_latest_materialization_event(AssetKey(["tiny", asset])).asset_materialization.metadata
+
+
+def test_the_report_of_every_split_is_written_and_its_path_is_shown(finished_desk):
+    desk, _ = finished_desk
+    with desk.runner().instance as instance:
+        metadata = latest(instance, "rollout_report")
+    for split in ("train", "val"):
+        page = desk.layout.reports / f"{split}.html"
+        assert metadata[f"report_{split}"].value == str(page)
+        assert "Plotly" in page.read_text()
+    assert metadata["pictures"].value.startswith("![](data:image/svg+xml;base64,")
+
+
+def test_metrics_per_recipe_are_those_of_the_stored_chains(finished_desk):
+    desk, _ = finished_desk
+    with desk.runner().instance as instance:
+        metadata = latest(instance, "rollout_metrics")
+    rows = {record.data["where"]: record.data for record in metadata["per_recipe"].records}
+    assert sorted(rows) == ["train", "val"]
+    for child in current_version(desk.config).children:
+        reader = RolloutZarrStoreReader(child)
+        rewards = {}
+        for row in range(reader.num_rows("rollouts")):
+            stored = reader.rollout(row)
+            taken = [step for step in stored.chain.steps if step.selection.selected_shell_index >= 0]
+            gains = [float(step.labels.target_root_gain[step.selection.selected_shell_index]) for step in taken]
+            rewards.setdefault(stored.lineage.target_row_id, sum(gains))
+        shown = rows[child.name]
+        assert shown["recipe"] == "oracle_greedy" and shown["rollouts"] == len(rewards)
+        assert shown["reward/mean"].startswith(f"{np.mean(list(rewards.values())):.3f}")
+        assert shown["reward max"] == f"{max(rewards.values()):.3f}"
+
+
+def test_a_false_label_does_not_pass_the_second_opinion(made_desk):
+    for child in current_version(made_desk.config).children:
+        labels = zarr.open_array(child / "candidates" / "target_root_gain", mode="r+")
+        labels[:] = labels[:] + np.float32(0.01)
+    runner = made_desk.runner()
+    with runner.instance:
+        run = runner.run("promote")
+    found = failed(run)
+    assert {"second_opinion", "stores_valid"} <= set(found)
+    assert "target_root_gain" in found["second_opinion"] and "gap 0.0" in found["second_opinion"]
