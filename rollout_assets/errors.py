@@ -22,8 +22,7 @@
     ├── CollectionError      a batch collection, its servers or its files
     │   ├── InputsRefused      input lines that cannot be run; carries every problem with its line
     │   ├── ResultsRefused     a result that is malformed, or there twice; names where
-    │   ├── ResumeRefused      a collection that cannot go on where it stopped; names what differs
-    │   └── ServersUnavailable a rollout server that does not answer, or answers for something else
+    │   └── ResumeRefused      a collection that cannot go on where it stopped; names what differs
     └── StoreError           a rollout store cannot be written, opened or read
         ├── StoreExists        the destination is already there
         ├── RecordRefused      a record that does not fit the store; nothing of it is published
@@ -148,7 +147,11 @@ class ServerError(RolloutAssetsError):
 
 
 class ServerUnavailable(ServerError):
-    """A server that is busy, going down, unreachable or late; asking again may help."""
+    """A server that is busy, going down, unreachable or late; asking again after ``retry_after_s`` may help."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
 
 
 class AnswerRefused(ServerError):
@@ -174,7 +177,3 @@ class ResultsRefused(CollectionError):
 
 class ResumeRefused(CollectionError):
     """A collection that cannot go on where it stopped, because something it depends on is not what it was."""
-
-
-class ServersUnavailable(CollectionError):
-    """A rollout server that does not answer in time, or answers for another campaign or source."""

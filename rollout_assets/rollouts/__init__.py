@@ -38,7 +38,14 @@ _HOME = {
         "validity_waterfall_rows",
     ),
     "inspection.suspicious": ("RolloutSuspiciousQueryConfig", "suspicious_rollout_rows"),
-    "manager": ("AsyncRolloutImpl", "RolloutCompletion", "RolloutGroupRecord", "RolloutManager"),
+    "manager": (
+        "AsyncGymRolloutImpl",
+        "AsyncRolloutImpl",
+        "GymServerConfig",
+        "RolloutCompletion",
+        "RolloutGroupRecord",
+        "RolloutManager",
+    ),
     "manifest": (
         "ROLLOUT_MANIFEST_FILENAME",
         "ROLLOUT_MANIFEST_VERSION",

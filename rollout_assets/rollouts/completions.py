@@ -112,6 +112,9 @@ class RolloutImpl(Protocol):
     async def run_rollout(self, root: ManagedRoot) -> RolloutGroupRecord:
         """N completions of one root."""
 
+    async def aclose(self) -> None:
+        """Let go of the running loop's threads or connections."""
+
 
 def derived_seed(seed: int, rollout_index: int) -> int:
     """Seed of one rollout of a group; rollout 0 keeps the root's own."""

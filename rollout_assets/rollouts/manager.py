@@ -33,13 +33,16 @@ from rollout_assets.rollouts.completions import (
 )
 from rollout_assets.rollouts.engine import Chain, EvaluatedState, Expansion, Path, RolloutKey, expand
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
+from rollout_assets.rollouts.gym_rollouts import AsyncGymRolloutImpl, GymServerConfig
 from rollout_assets.rollouts.statistics import Metrics
 
 __all__ = [
     "HORIZON",
     "STEP_LIMIT",
     "Action",
+    "AsyncGymRolloutImpl",
     "AsyncRolloutImpl",
+    "GymServerConfig",
     "LogEntry",
     "ManagedRoot",
     "Observation",
@@ -155,16 +158,25 @@ class RolloutManager:
         max_rollout_steps: int | None = None,
         limits: BatchLimits | None = None,
         use_gym: bool = False,
+        gym: GymServerConfig | None = None,
     ) -> None:
+        self._impl: RolloutImpl
         if use_gym:
-            raise ConfigError("use_gym asks for a rollout server, and none is configured")
-        if scorer is None:
+            self._impl = AsyncGymRolloutImpl(num_generations_per_root, gym, max_rollout_steps)
+        elif gym is not None:
+            raise ConfigError("a rollout server is configured, but use_gym is False")
+        elif scorer is None:
             raise ConfigError("the native way of running rollouts needs a scorer, got none")
-        self._impl: RolloutImpl = AsyncRolloutImpl(num_generations_per_root, scorer, max_rollout_steps, limits)
+        else:
+            self._impl = AsyncRolloutImpl(num_generations_per_root, scorer, max_rollout_steps, limits)
 
     async def run_rollout(self, root: ManagedRoot) -> RolloutGroupRecord:
         """The root's group of rollouts."""
         return await self._impl.run_rollout(root)
+
+    async def aclose(self) -> None:
+        """Let go of the running loop's threads or connections."""
+        await self._impl.aclose()
 
 
 def _first_failure(failures: BaseExceptionGroup[BaseException]) -> BaseException:
