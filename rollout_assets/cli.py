@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from rollout_assets.commands import bench, campaign, config, inspect, source, store
+from rollout_assets.commands.aggregate import aggregate
+from rollout_assets.commands.collect import collect
 from rollout_assets.commands.dagster import ci, ui
 from rollout_assets.commands.demo import demo
 from rollout_assets.commands.report import report
@@ -38,6 +40,8 @@ app.add_typer(bench.app, name="bench")
 app.command()(report)
 app.command()(rollout)
 app.command()(serve)
+app.command()(collect)
+app.command()(aggregate)
 app.command()(demo)
 app.command()(ui)
 app.command()(ci)

@@ -1,0 +1,151 @@
+"""Rows that ask for a whole split of a campaign: every source row, its targets by rank, every recipe.
+
+The order and the number are those of the records that the shard path makes, so that a store written from the results
+equals the shards'. Preparing means opening every source row and its mesh, so rows can be kept and used again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rollout_assets.collection.configs import CollectionSplit
+from rollout_assets.collection.inputs import row_json
+from rollout_assets.config import CampaignConfig, Split
+from rollout_assets.errors import CollectionError, RolloutAssetsError
+from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.rollouts.durable_files import file_sha256, publish_json
+from rollout_assets.rollouts.rollout_rows import AgentRef, RolloutRow
+from rollout_assets.sources.synthetic.publish import publish_path, scratch_path
+
+if TYPE_CHECKING:
+    from rollout_assets.rollouts.dataset_writer import RolloutGenerator
+    from rollout_assets.sources.store_layout import IndexRow
+
+
+class PreparedInputs(BaseModel):
+    """What a file of prepared rows was prepared for, and what was left out, by reason."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    prepared_for: dict[str, Any]
+    rows_sha256: str
+    rows: int
+    source_rows: int
+    targets_refused: int
+    skipped: dict[str, int]
+
+
+@dataclass(frozen=True)
+class CampaignInputs:
+    """Prepares rows of one split of a campaign into a file."""
+
+    config: CampaignConfig
+    split: CollectionSplit
+    path: Path
+
+    @property
+    def facts_path(self) -> Path:
+        """Beside the rows: what they were prepared for."""
+        return self.path.with_suffix(".json")
+
+    def write(self, *, reuse: bool = False, progress: ProgressSink = SILENT) -> PreparedInputs:
+        """Write the split's rows, whole or not at all. With ``reuse``, rows prepared for the same are left as is."""
+        from rollout_assets.rollouts.dataset_writer import RolloutGenerator
+        from rollout_assets.rollouts.shard_manifest import open_source
+
+        source = open_source(self.config)
+        wanted = {
+            "campaign": self.config.name,
+            "config_hashes": self.config.hashes(),
+            "source_manifest_hash": source.source_manifest_hash,
+            "split": self.split,
+        }
+        if reuse and (found := self._existing(wanted)):
+            return found
+        source_rows = [row for split in self.splits() for row in source.rows(split)]
+        tally = _Tally()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = scratch_path(self.path)
+        with scratch.open("wb") as stream:
+            for row in tally.rows(RolloutGenerator(self.config, source), source_rows, progress):
+                stream.write(row_json(row))
+        if not tally.written:
+            scratch.unlink()
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(tally.skipped.items()))
+            raise CollectionError(f"{source.root}: split {self.split} gives no row: {reasons or 'it is empty'}")
+        publish_path(scratch, self.path)
+        facts = PreparedInputs(
+            prepared_for=wanted,
+            rows_sha256=file_sha256(self.path),
+            rows=tally.written,
+            source_rows=len(source_rows),
+            targets_refused=tally.refused,
+            skipped=dict(sorted(tally.skipped.items())),
+        )
+        publish_json(self.facts_path, facts.model_dump(mode="json"))
+        return facts
+
+    def splits(self) -> Sequence[Split]:
+        """The campaign's splits that are meant; one that it does not have is a ``CollectionError``."""
+        own = tuple(dict.fromkeys(self.config.source.splits))
+        if self.split == "benchmark":
+            return own
+        wanted: Split = "val" if self.split == "validation" else "train"
+        if wanted not in own:
+            raise CollectionError(f"campaign {self.config.name} has split {', '.join(own)}, not {self.split}")
+        return (wanted,)
+
+    def _existing(self, wanted: dict[str, Any]) -> PreparedInputs | None:
+        """What was prepared before, if it was for the same and is as it was written."""
+        try:
+            found = PreparedInputs.model_validate_json(self.facts_path.read_bytes())
+            same = found.prepared_for == wanted and found.rows_sha256 == file_sha256(self.path)
+        except (OSError, ValidationError):
+            return None
+        return found if same else None
+
+
+class _Tally:
+    """Counts rows as they are made."""
+
+    def __init__(self) -> None:
+        self.written = self.refused = 0
+        self.skipped: Counter[str] = Counter()
+
+    def rows(
+        self, generator: RolloutGenerator, source_rows: Sequence[IndexRow], progress: ProgressSink
+    ) -> Iterator[RolloutRow]:
+        for done, source_row in enumerate(source_rows, start=1):
+            for row in self._rows_of(generator, source_row):
+                self.written += 1
+                yield row
+            progress(ProgressEvent("preparing rows", done, len(source_rows), unit="source rows"))
+
+    def _rows_of(self, generator: RolloutGenerator, source_row: IndexRow) -> Iterator[RolloutRow]:
+        from rollout_assets.rollouts.roots import RefusedTarget
+
+        try:
+            prepared = generator.prepare(source_row)
+        except RolloutAssetsError as error:
+            self.skipped[type(error).__name__] += 1
+            return
+        if prepared.skip_reason is not None:
+            self.skipped[prepared.skip_reason] += 1
+            return
+        config = generator.config
+        for target in prepared.targets:
+            refused = isinstance(target, RefusedTarget)
+            self.refused += refused
+            for recipe in config.recipes[:1] if refused else config.recipes:
+                yield RolloutRow(
+                    sample_key=source_row.sample_key,
+                    target=target.match.target.target_id,
+                    agent_ref=AgentRef(name=recipe.name),
+                    seed=config.seed,
+                )

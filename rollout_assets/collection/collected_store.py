@@ -1,0 +1,114 @@
+"""A rollout store from collected records: kept one file each until all are there, then streamed in input order.
+
+A record is on disk before its result line is written, so whatever a kill leaves, every line has its record. The store
+appears whole, under its own name, and only when no row is missing; then the files go.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rollout_assets.collection.configs import RolloutCollectionConfig
+from rollout_assets.collection.inputs import read_rows
+from rollout_assets.collection.result_columns import RolloutId
+from rollout_assets.collection.result_log import named
+from rollout_assets.collection.resume import RunFacts, read_facts
+from rollout_assets.config import CampaignConfig
+from rollout_assets.errors import CollectionError, ConfigError, PayloadDamaged, StoreExists
+from rollout_assets.progress import ProgressEvent, ProgressSink
+from rollout_assets.rollouts.durable_files import sync_folder, sync_tree
+from rollout_assets.sources.synthetic.publish import publish_bytes, remove_path, scratch_path
+
+FILES_PER_FOLDER = 1_000
+
+
+class CollectedStore:
+    """The store of one collection, and the records that wait for it."""
+
+    def __init__(self, config: RolloutCollectionConfig, campaign: CampaignConfig) -> None:
+        assert config.store_dir is not None
+        self._config, self._campaign = config, campaign
+        self.path = config.store_dir
+
+    def refuse_existing(self) -> None:
+        """Raise ``StoreExists`` if something lies where a new collection's store is to be."""
+        if self.path.exists():
+            raise StoreExists(f"{self.path}: already there; choose another destination or remove it first")
+
+    def refuse_other_campaign(self, identity: Mapping[str, Any]) -> None:
+        """Raise ``ConfigError`` if whoever answers runs another campaign than the store is laid out for."""
+        for name, digest in self._campaign.hashes().items():
+            theirs = identity["config_hashes"].get(name)
+            if theirs != digest:
+                raise ConfigError(
+                    f"campaign {self._campaign.name}: {name} hash {digest[:12]}, but rows are answered for "
+                    f"{identity['campaign']} with {str(theirs)[:12]}; give the campaign that the servers run"
+                )
+
+    def keep(self, key: RolloutId, record: str) -> None:
+        """Put one record on disk; it is there when this returns, or not at all."""
+        path = self._file(key)
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            sync_folder(path.parent.parent)
+        publish_bytes(path, record.encode("ascii"))
+
+    def is_published(self) -> bool:
+        """Whether this collection's store is in place; another store there is ``StoreExists``."""
+        noted = read_facts(self._config.run_fpath).store_manifest
+        if not self.path.exists():
+            return False
+        if noted is None or noted != _manifest_of(self.path):
+            self.refuse_existing()
+        remove_path(self._config.records_dir)
+        return True
+
+    def publish(self, facts: RunFacts, progress: ProgressSink) -> None:
+        """Write, validate deeply and publish the store; then the waiting records go."""
+        from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
+        from rollout_assets.rollouts.zarr_store.stream import RolloutZarrStoreWriter
+        from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
+
+        scratch = scratch_path(self.path)
+        remove_path(scratch)
+        layout = RolloutZarrStoreConfig.from_campaign(self._campaign)
+        with RolloutZarrStoreWriter(scratch, layout) as writer:
+            for done, record in enumerate(self._records(), start=1):
+                writer.append(record)
+                progress(ProgressEvent("writing the store", done, facts.rows, unit="records"))
+            written = writer.finish()
+        validate_rollout_zarr_store(scratch, deep=True).raise_if_wrong()
+        sync_tree(scratch)
+        facts.model_copy(update={"store_manifest": written.manifest_sha256}).publish(self._config.run_fpath)
+        scratch.rename(self.path)
+        sync_folder(self.path.parent)
+        remove_path(self._config.records_dir)
+
+    def _records(self) -> Iterator[Any]:
+        from rollout_assets.rollouts.trace import RolloutZarrRecord
+        from rollout_assets.rollouts.wire import from_text, unpack
+
+        for numbered in read_rows(self._config.materialized_jsonl_fpath):
+            path = self._file(numbered.key)
+            try:
+                yield unpack(RolloutZarrRecord, from_text(path.read_text("ascii")))
+            except (OSError, PayloadDamaged) as error:
+                raise CollectionError(
+                    f"{path}: the record of {named(numbered.key)} cannot be read: {error}; "
+                    f"remove its line from {self._config.output_jsonl_fpath.name} and resume"
+                ) from None
+
+    def _file(self, key: RolloutId) -> Path:
+        agent, task, rollout = key
+        folder = self._config.records_dir / f"{task // FILES_PER_FOLDER:06d}"
+        return folder / f"{task:08d}-{rollout:06d}-{agent}.record"
+
+
+def _manifest_of(store: Path) -> str | None:
+    try:
+        return json.loads((store / "zarr.json").read_bytes())["attributes"]["manifest_sha256"]
+    except (OSError, ValueError, KeyError):
+        return None

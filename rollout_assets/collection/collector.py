@@ -1,0 +1,317 @@
+"""The collector: rows in, result lines out, as fast as agents answer and never twice.
+
+Work is admitted in input order, at most ``num_samples_in_parallel`` rows at a time; a result is written when it is
+there and then forgotten. What a kill leaves can be resumed; see ``resume``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections import deque
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rollout_assets.collection.agents import LocalAgent, RemoteAgent
+from rollout_assets.collection.attempts import Outcome, RolloutAgent, attempt
+from rollout_assets.collection.collected_store import CollectedStore
+from rollout_assets.collection.configs import RolloutCollectionConfig, SharedRolloutCollectionConfig
+from rollout_assets.collection.coverage import CollectionReport, Coverage
+from rollout_assets.collection.failures import keep_failures, read_failures
+from rollout_assets.collection.inputs import read_rows
+from rollout_assets.collection.metrics import ResultTable, TaskCounts
+from rollout_assets.collection.result_columns import RolloutId
+from rollout_assets.collection.result_log import LineLog, read_results
+from rollout_assets.collection.resume import RunFacts, expected_counts, finished_keys, materialize, refuse_changes
+from rollout_assets.config import load_campaign
+from rollout_assets.errors import ResumeRefused
+from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.rollouts.durable_files import hold, publish_json
+from rollout_assets.rollouts.rollout_rows import RolloutRow
+
+
+def collect_rollouts(config: RolloutCollectionConfig, progress: ProgressSink = SILENT) -> CollectionReport:
+    """Collect to the end, or until Ctrl-C or SIGTERM: then what is under way is finished and kept. Twice cancels it."""
+
+    async def collect() -> CollectionReport:
+        helper = RolloutCollectionHelper(progress)
+        with draining(helper.stop):
+            return await helper.run_from_config(config)
+
+    try:
+        return asyncio.run(collect())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+@dataclass
+class _Run:
+    """One run's bookkeeping: what there was, what is expected, and what has come since."""
+
+    config: RolloutCollectionConfig
+    facts: RunFacts
+    expected: TaskCounts
+    cached: Mapping[RolloutId, int]
+    failures: dict[RolloutId, dict[str, Any]]
+    store: CollectedStore | None
+    new: int = 0
+    failed_now: int = 0
+    began: float = field(default_factory=perf_counter)
+
+    @property
+    def coverage(self) -> Coverage:
+        return Coverage(self.facts.rows, len(self.cached) + self.new, len(self.failures))
+
+    def event(self) -> ProgressEvent:
+        note = f"{self.failed_now} failed" if self.failed_now else ""
+        done = len(self.cached) + self.new + self.failed_now
+        return ProgressEvent("collecting", done, self.facts.rows, note=note, unit="rollouts")
+
+
+class RolloutCollectionHelper:
+    """Runs collections. Setting ``stop`` ends admission; what is under way is finished and written."""
+
+    def __init__(self, progress: ProgressSink = SILENT) -> None:
+        self.stop = asyncio.Event()
+        self._progress = progress
+
+    async def run_from_config(self, config: RolloutCollectionConfig) -> CollectionReport:
+        """Collect every row that has no result yet, aggregate, and write the store if one is asked for.
+
+        An output that is there is refused unless ``resume_from_cache``; two collectors on one output likewise.
+        """
+        config.refuse_what_is_not_installed()
+        config.output_jsonl_fpath.parent.mkdir(parents=True, exist_ok=True)
+        with hold(config.lock_fpath, str(config.output_jsonl_fpath)):
+            _refuse_existing_output(config)
+            agent = self.setup_server_client(config)
+            try:
+                run = self._load_from_cache(config, await agent.identity())
+                await self._collect(run, agent)
+            finally:
+                await agent.aclose()
+            return await self._finish(run)
+
+    def setup_server_client(self, config: RolloutCollectionConfig) -> RolloutAgent:
+        """Whoever answers: the servers of the configuration, or the campaign in this process."""
+        if config.server_urls:
+            return RemoteAgent(config.server_urls, config.token_env, config.num_samples_in_parallel)
+        assert config.campaign is not None
+        return LocalAgent(load_campaign(config.campaign))
+
+    def run_examples(
+        self,
+        examples: Iterable[RolloutRow],
+        agent: RolloutAgent,
+        config: SharedRolloutCollectionConfig,
+        semaphore: asyncio.Semaphore | None = None,
+    ) -> Iterator[Awaitable[Outcome]]:
+        """The lower-level way: one awaitable per row, the n-th giving what became of the n-th row to finish.
+
+        Rows are started in their order, as many at a time as the configuration says; ``semaphore`` may bound several
+        collections together. Rows are read as awaitables are taken, so a generator of any length will do.
+        """
+        return _InFlight(examples, agent, config, semaphore).outcomes()
+
+    def _preprocess_rows_from_config(self, config: RolloutCollectionConfig, identity: Mapping[str, Any]) -> RunFacts:
+        """Write the rows of a new collection out, repeats and seeds included; all bad lines are reported together."""
+        return materialize(config, identity)
+
+    def _load_from_cache(self, config: RolloutCollectionConfig, identity: Mapping[str, Any]) -> _Run:
+        """What an earlier run left, if it may be gone on with; otherwise a new run."""
+        store = None
+        if config.store_dir is not None and config.campaign is not None:
+            store = CollectedStore(config, load_campaign(config.campaign))
+            store.refuse_other_campaign(identity)
+        if config.output_jsonl_fpath.exists() or config.failures_jsonl_fpath.exists():
+            facts = refuse_changes(config, identity)
+            done = finished_keys(config.output_jsonl_fpath)
+            failures = {
+                key: line for key, line in read_failures(config.failures_jsonl_fpath).items() if key not in done
+            }
+        else:
+            if store is not None:
+                store.refuse_existing()
+            facts, done, failures = self._preprocess_rows_from_config(config, identity), {}, {}
+        return _Run(config, facts, expected_counts(config, done), done, failures, store)
+
+    async def _collect(self, run: _Run, agent: RolloutAgent) -> None:
+        config = run.config
+        self._progress(run.event())
+        with ExitStack() as files:
+            results = files.enter_context(LineLog(config.output_jsonl_fpath))
+            failures: LineLog | None = None
+            for coming in self.run_examples(self._pending(run), agent, config):
+                outcome = await coming
+                if outcome.result is not None:
+                    await self._keep(run, outcome, results)
+                else:
+                    failures = failures or files.enter_context(LineLog(config.failures_jsonl_fpath))
+                    _keep_failure(run, outcome, failures)
+                self._progress(run.event())
+
+    def _pending(self, run: _Run) -> Iterator[RolloutRow]:
+        """Rows without a result, in input order, until told to stop."""
+        for numbered in read_rows(run.config.materialized_jsonl_fpath):
+            if self.stop.is_set():
+                return
+            if numbered.key not in run.cached:
+                yield numbered.row
+
+    async def _keep(self, run: _Run, outcome: Outcome, results: LineLog) -> None:
+        """Write a result; its record, if one is wanted, is on disk first."""
+        row = outcome.row
+        key = _key(row)
+        line = dict(outcome.result or {})
+        if run.store is not None:
+            await asyncio.to_thread(run.store.keep, key, line.pop("record"))
+        line |= {"agent_ref": {"name": key[0]}, "_task_index": key[1], "_rollout_index": key[2]}
+        results.append(line | {"_attempt": outcome.attempts})
+        run.new += 1
+        run.failures.pop(key, None)
+
+    async def _finish(self, run: _Run) -> CollectionReport:
+        config, coverage = run.config, run.coverage
+        seconds = perf_counter() - run.began
+        keep_failures(config.failures_jsonl_fpath, (run.failures[key] for key in sorted(run.failures)))
+        metrics = None if config.disable_aggregation else await self._call_aggregate_metrics(run)
+        published = None
+        if run.store is not None and coverage.complete:
+            if not run.store.is_published():
+                run.store.publish(run.facts, self._progress)
+            published = run.store.path
+        return CollectionReport(
+            output=config.output_jsonl_fpath,
+            coverage=coverage,
+            cached=len(run.cached),
+            interrupted=self.stop.is_set() and not coverage.complete,
+            seconds=seconds,
+            failures=config.failures_jsonl_fpath if run.failures else None,
+            metrics=metrics,
+            store=published,
+        )
+
+    async def _call_aggregate_metrics(self, run: _Run) -> Path:
+        """Aggregate the lines as they are on disk, with expected and failed counts; needs no server."""
+        table = ResultTable()
+        for _, _, key, result in read_results(run.config.output_jsonl_fpath):
+            table.add(result, key)
+        failed: dict[tuple[str, int], int] = {}
+        for agent, task, _ in run.failures:
+            failed[agent, task] = failed.get((agent, task), 0) + 1
+        entries = table.metrics(run.config.metrics, expected=run.expected, failed=failed)
+        publish_json(run.config.aggregate_metrics_fpath, entries)
+        return run.config.aggregate_metrics_fpath
+
+
+class _InFlight:
+    """Rows under way. Finished ones wait in ``_finished`` until somebody takes them."""
+
+    def __init__(
+        self,
+        rows: Iterable[RolloutRow],
+        agent: RolloutAgent,
+        config: SharedRolloutCollectionConfig,
+        semaphore: asyncio.Semaphore | None,
+    ) -> None:
+        self._rows, self._agent, self._config, self._semaphore = iter(rows), agent, config, semaphore
+        self._read: deque[RolloutRow] = deque()
+        self._running: set[asyncio.Task[Outcome]] = set()
+        self._finished: deque[asyncio.Task[Outcome]] = deque()
+        self._promised = 0
+
+    def outcomes(self) -> Iterator[Awaitable[Outcome]]:
+        """One awaitable for every row there is. Who stops taking them cancels what is under way."""
+        try:
+            while len(self._read) + len(self._running) + len(self._finished) > self._promised or self._read_one():
+                self._promised += 1
+                yield self._next()
+        except GeneratorExit:
+            for task in self._running:
+                task.cancel()
+            raise
+
+    async def _next(self) -> Outcome:
+        try:
+            self._admit()
+            while not self._finished:
+                ended, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+                self._finished.extend(task for task in ended if task in self._running)
+                self._running -= ended
+            self._promised -= 1
+            task = self._finished.popleft()
+            self._admit()
+            return task.result()
+        except BaseException:
+            await self._cancel()
+            raise
+
+    def _admit(self) -> None:
+        while len(self._running) < self._config.num_samples_in_parallel and (self._read or self._read_one()):
+            self._running.add(asyncio.create_task(self._run(self._read.popleft())))
+
+    async def _run(self, row: RolloutRow) -> Outcome:
+        if self._semaphore is None:
+            return await attempt(self._agent, row, self._config)
+        async with self._semaphore:
+            return await attempt(self._agent, row, self._config)
+
+    def _read_one(self) -> bool:
+        row = next(self._rows, None)
+        if row is not None:
+            self._read.append(row)
+        return row is not None
+
+    async def _cancel(self) -> None:
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+
+@contextmanager
+def draining(stop: asyncio.Event) -> Iterator[None]:
+    """While held, the first SIGINT or SIGTERM sets ``stop``, and the second cancels the task at hand."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def told() -> None:
+        task.cancel() if stop.is_set() else stop.set()
+
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for number in signals:
+        loop.add_signal_handler(number, told)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+def _keep_failure(run: _Run, outcome: Outcome, failures: LineLog) -> None:
+    """Write a failure; attempts of earlier runs are counted in."""
+    assert outcome.failure is not None
+    key = _key(outcome.row)
+    line = outcome.failure.line(outcome.row)
+    line["attempts"] += run.failures.get(key, {}).get("attempts", 0)
+    failures.append(line)
+    run.failures[key] = line
+    run.failed_now += 1
+
+
+def _key(row: RolloutRow) -> RolloutId:
+    assert row.agent_name is not None and row.task_index is not None and row.rollout_index is not None
+    return row.agent_name, row.task_index, row.rollout_index
+
+
+def _refuse_existing_output(config: RolloutCollectionConfig) -> None:
+    for path in (config.output_jsonl_fpath, config.failures_jsonl_fpath):
+        if path.exists() and not config.resume_from_cache:
+            raise ResumeRefused(f"{path}: already there; resume to go on with it, or choose another output")

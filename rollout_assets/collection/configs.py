@@ -1,0 +1,207 @@
+"""What a collection, its end-to-end form and an aggregation are asked with. Unknown keys are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from rollout_assets.collection.metrics import MetricOptions
+from rollout_assets.errors import ConfigError
+from rollout_assets.rollouts.rollout_rows import RolloutParams
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+CollectionSplit = Literal["train", "validation", "benchmark"]
+
+DEFAULT_AGENT = "_default"
+"""Key of ``num_repeats`` for agents that it does not name."""
+
+
+class CollectionModel(BaseModel):
+    """Frozen, and no key goes unnoticed; a value that cannot be used is a ``ConfigError`` with every problem."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            problems = [_problem(detail) for detail in error.errors(include_url=False)]
+            raise ConfigError("\n  - ".join([f"{type(self).__name__}: cannot be used", *problems])) from None
+
+
+class SharedRolloutCollectionConfig(CollectionModel):
+    """What every way of collecting has in common.
+
+    ``responses_create_params`` are merged over each row's parameters. ``max_attempts`` bounds how often a row is tried
+    when it fails in passing; a server that says it is busy is asked again for ``busy_patience_s`` without counting.
+    ``store_dir`` asks for a rollout store of all records beside the lines.
+    """
+
+    output_jsonl_fpath: Path
+    campaign: str | None = None
+    num_samples_in_parallel: Count = 8
+    responses_create_params: dict[str, Any] = Field(default_factory=dict)
+    store_dir: Path | None = None
+    upload_rollouts_to_wandb: bool = False
+    disable_aggregation: bool = False
+    metrics: MetricOptions = MetricOptions()
+    token_env: str | None = None
+    max_attempts: Count = 4
+    request_timeout_s: Seconds = 300.0
+    busy_patience_s: Seconds = 600.0
+    backoff_s: Seconds = 0.5
+
+    @model_validator(mode="after")
+    def _usable(self) -> Self:
+        if self.output_jsonl_fpath.suffix != ".jsonl":
+            raise ValueError(f"output_jsonl_fpath must end in .jsonl, got {self.output_jsonl_fpath}")
+        try:
+            RolloutParams.model_validate(self.responses_create_params)
+        except ValidationError as error:
+            raise ValueError(f"responses_create_params: {_problem(error.errors(include_url=False)[0])}") from None
+        if self.store_dir is not None and self.campaign is None:
+            raise ValueError("store_dir needs a campaign, whose layout the store takes")
+        return self
+
+    def beside(self, suffix: str) -> Path:
+        """A file or folder that belongs to the output: ``<stem><suffix>`` in the same directory."""
+        return self.output_jsonl_fpath.with_name(self.output_jsonl_fpath.stem + suffix)
+
+    @property
+    def prepared_jsonl_fpath(self) -> Path:
+        """Where the rows of a campaign's split are written, when they are taken from there."""
+        return self.beside("_prepared_inputs.jsonl")
+
+    @property
+    def failures_jsonl_fpath(self) -> Path:
+        """Rows that could not be run, with class, message and attempts."""
+        return self.beside("_failures.jsonl")
+
+    @property
+    def aggregate_metrics_fpath(self) -> Path:
+        """Metrics of the results, an array in agent-name order."""
+        return self.beside("_aggregate_metrics.json")
+
+    @property
+    def run_fpath(self) -> Path:
+        """What the results depend on, for whoever resumes."""
+        return self.beside("_run.json")
+
+    @property
+    def records_dir(self) -> Path:
+        """Records that wait to be written into the store."""
+        return self.beside("_records")
+
+    @property
+    def lock_fpath(self) -> Path:
+        """Held by the one process that collects into this output."""
+        return self.output_jsonl_fpath.with_name(f".{self.output_jsonl_fpath.name}.lock")
+
+    def refuse_what_is_not_installed(self) -> None:
+        """Raise ``ConfigError`` before any work if something asked for cannot be had."""
+        if self.upload_rollouts_to_wandb and find_spec("wandb") is None:
+            raise ConfigError(
+                "upload_rollouts_to_wandb: the package 'wandb' is not installed; install it, or leave this off"
+            )
+
+
+class RowsConfig(SharedRolloutCollectionConfig):
+    """How input lines become rows.
+
+    ``agent_name`` is for lines that name none. ``prompt_config`` is a row template, as a mapping or as the path of a
+    JSON or TOML file: fields that a line lacks are taken from it. ``limit`` counts lines. With ``num_repeats_add_seed``
+    every rollout gets a seed of its own, derived from ``run_seed``; without it repeats are the same to the bit.
+    """
+
+    agent_name: str | None = None
+    limit: Count | None = None
+    num_repeats: Count | dict[str, Count] = 1
+    num_repeats_add_seed: bool = False
+    run_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    prompt_config: Path | dict[str, Any] | None = None
+    resume_from_cache: bool = False
+
+    @model_validator(mode="after")
+    def _once_for_a_store(self) -> Self:
+        if self.store_dir is not None and self.num_repeats != 1:
+            raise ValueError(f"a store holds one rollout per root and recipe; num_repeats asks for {self.num_repeats}")
+        return self
+
+    @property
+    def materialized_jsonl_fpath(self) -> Path:
+        """Every row that is to be run, repeats written out, in input order."""
+        return self.beside("_materialized_inputs.jsonl")
+
+    def repeats_of(self, agent: str) -> int | None:
+        """How often a row of an agent is run; None when nothing says so."""
+        if isinstance(self.num_repeats, int):
+            return self.num_repeats
+        return self.num_repeats.get(agent, self.num_repeats.get(DEFAULT_AGENT))
+
+
+class RolloutCollectionConfig(RowsConfig):
+    """Collect the rows of one JSONL file, from servers at ``server_urls`` or, when none is given, in this process."""
+
+    input_jsonl_fpath: Path
+    server_urls: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _somewhere_to_run(self) -> Self:
+        if not self.server_urls and self.campaign is None:
+            raise ValueError("give server_urls to collect from servers, or a campaign to collect in this process")
+        for url in self.server_urls:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"server_urls must start with http:// or https://, got {url!r}")
+        return self
+
+
+class E2ERolloutCollectionConfig(RowsConfig):
+    """Prepare the rows of a campaign's split, start servers, collect, and stop them again whatever happens.
+
+    ``benchmark`` means every split of the campaign. ``reuse_existing_data_preparation`` takes rows prepared before, if
+    they were prepared for the same campaign, source and split. ``input_jsonl_fpath`` brings rows instead of a split.
+    """
+
+    campaign: str
+    split: CollectionSplit = "train"
+    reuse_existing_data_preparation: bool = False
+    input_jsonl_fpath: Path | None = None
+    num_servers: Count = 1
+    start_timeout_s: Seconds = 120.0
+    stop_timeout_s: Seconds = 15.0
+
+    def for_servers(self, urls: tuple[str, ...], inputs: Path) -> RolloutCollectionConfig:
+        """The plain collection of these rows from running servers."""
+        shared = {name: getattr(self, name) for name in RowsConfig.model_fields}
+        return RolloutCollectionConfig(**shared, input_jsonl_fpath=inputs, server_urls=urls)
+
+
+class RolloutAggregationConfig(CollectionModel):
+    """Metrics over the result files that ``input_glob`` matches, and, with ``merge_shards``, one file of all lines."""
+
+    input_glob: str
+    output_jsonl_fpath: Path
+    merge_shards: bool = True
+    metrics: MetricOptions = MetricOptions()
+
+    @property
+    def aggregate_metrics_fpath(self) -> Path:
+        """Metrics of the results, an array in agent-name order."""
+        return self.output_jsonl_fpath.with_name(f"{self.output_jsonl_fpath.stem}_aggregate_metrics.json")
+
+
+def _problem(error: Mapping[str, Any]) -> str:
+    where = ".".join(map(str, error["loc"]))
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return f"{where}: {message}" if where else message
+    if error["type"] == "missing":
+        return f"{where}: required, but not given"
+    if error["type"] == "extra_forbidden":
+        return f"{where}: unknown key"
+    return f"{where} = {error['input']!r}: {message[:1].lower()}{message[1:]}"

@@ -1,0 +1,53 @@
+"""End to end: prepare a split's rows, start servers, collect from them, stop them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from rollout_assets.collection.campaign_inputs import CampaignInputs, PreparedInputs
+from rollout_assets.collection.collector import RolloutCollectionHelper, draining
+from rollout_assets.collection.configs import E2ERolloutCollectionConfig
+from rollout_assets.collection.coverage import CollectionReport
+from rollout_assets.collection.server_fleet import FleetOptions, server_fleet
+from rollout_assets.config import load_campaign
+from rollout_assets.progress import SILENT, ProgressSink
+
+
+@dataclass(frozen=True)
+class E2EReport:
+    """What was prepared, if a split was, and what was collected."""
+
+    prepared: PreparedInputs | None
+    collected: CollectionReport
+
+
+def collect_end_to_end(
+    config: E2ERolloutCollectionConfig, progress: ProgressSink = SILENT, server_arguments: tuple[str, ...] = ()
+) -> E2EReport:
+    """Prepare, serve and collect. The servers are stopped in bounded time however this ends."""
+    config.refuse_what_is_not_installed()
+    prepared, inputs = None, config.input_jsonl_fpath
+    if inputs is None:
+        split = CampaignInputs(load_campaign(config.campaign), config.split, config.prepared_jsonl_fpath)
+        prepared = split.write(reuse=config.reuse_existing_data_preparation, progress=progress)
+        inputs = split.path
+    fleet = FleetOptions(
+        campaign=config.campaign,
+        count=config.num_servers,
+        start_timeout_s=config.start_timeout_s,
+        stop_timeout_s=config.stop_timeout_s,
+        token_env=config.token_env,
+        arguments=server_arguments,
+    )
+
+    async def collect() -> CollectionReport:
+        helper = RolloutCollectionHelper(progress)
+        with draining(helper.stop):
+            async with server_fleet(fleet, helper.stop) as urls:
+                return await helper.run_from_config(config.for_servers(urls, inputs))
+
+    try:
+        return E2EReport(prepared, asyncio.run(collect()))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None

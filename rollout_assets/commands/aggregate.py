@@ -1,0 +1,50 @@
+"""`rollout-assets aggregate`: metrics over many result files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rollout_assets.commands.collect import show_metrics
+from rollout_assets.commands.terminal import AsJson, out, print_json, progress_bars
+
+
+def aggregate(
+    inputs: Annotated[
+        str, typer.Argument(help="Result files: patterns separated by commas, ** included; quote them.", metavar="GLOB")
+    ],
+    output: Annotated[Path, typer.Option("--out", "-o", help="All lines in one file.", metavar="OUT.jsonl")],
+    no_merge: Annotated[bool, typer.Option("--no-merge", help="Only metrics, no merged file.")] = False,
+    success_threshold: Annotated[float, typer.Option(help="Reward from which a rollout is a success.")] = 0.1,
+    as_json: AsJson = False,
+) -> None:
+    """Metrics per agent and task over all result files, into OUT_aggregate_metrics.json; needs no server.
+
+    Files that a collection writes beside its results are left out. A line that is malformed, or a rollout that comes
+    twice, is an error with file and line.
+    """
+    from rollout_assets.collection.aggregation import aggregate_rollouts
+    from rollout_assets.collection.configs import RolloutAggregationConfig
+    from rollout_assets.collection.metrics import MetricOptions
+
+    config = RolloutAggregationConfig(
+        input_glob=inputs,
+        output_jsonl_fpath=output,
+        merge_shards=not no_merge,
+        metrics=MetricOptions(success_threshold=success_threshold),
+    )
+    with progress_bars() as progress:
+        report = aggregate_rollouts(config, progress)
+    if as_json:
+        print_json(report)
+        return
+    show_metrics(report.metrics)
+    merged = f", merged into {report.merged}" if report.merged is not None else ""
+    out.print(
+        f"[green]{report.metrics_path}[/]: {report.lines:,} results of {len(report.files):,} files{merged}, "
+        f"in {report.seconds:.1f} s",
+        highlight=False,
+        soft_wrap=True,
+    )
