@@ -63,12 +63,23 @@ def test_a_campaign_from_plan_to_rollback(campaign, tmp_path):
     assert rest.returncode == 0 and "4 of 4 shards: 3 built, 1 already finished" in rest.stdout
     table = run("campaign", "status", "-c", campaign, "--deep")
     assert table.returncode == 0 and "4 shards: 4 succeeded" in table.stdout
+    assert "not all is promoted: nothing is promoted yet: campaign promote" in table.stdout
     assert "is now v000001" in run("campaign", "promote", "-c", campaign).stdout
     assert "already holds these shards as v000001" in run("campaign", "promote", "-c", campaign).stdout
     assert facts("campaign", "promote", "-c", campaign, "--anew")[1]["version"] == "v000002"
     assert facts("campaign", "rollback", "-c", campaign)[1]["version"] == "v000001"
     assert (tmp_path / "out/rollouts.zarr").readlink().name == "v000001"
     assert facts("campaign", "prune", "-c", campaign, "--keep", "1")[1]["kept"] == ["v000001", "v000002"]
+
+
+def test_status_names_rows_that_no_shard_owns_and_what_is_not_promoted(campaign, tmp_path):
+    assert run("campaign", "plan", "-c", campaign).returncode == 0
+    plan = tmp_path / "out/plan.jsonl"
+    lines = plan.read_text().splitlines(keepends=True)
+    plan.write_text("".join(lines[:-1]))
+    code, shown = facts("campaign", "status", "-c", campaign)
+    assert code == 2 and shown["unplanned_rows"] == [row["sample_key"] for row in json.loads(lines[-1])["rows"]]
+    assert "1 source row(s) are in no shard yet" in run("campaign", "status", "-c", campaign).stdout
 
 
 def test_wrong_input_is_one_clear_line(campaign):

@@ -255,7 +255,13 @@ def _status_table(found: RolloutShardCampaignStatus) -> Table:
 
 def _status_line(found: RolloutShardCampaignStatus) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in found.counts().items() if count)
-    return f"{len(found.shards)} shards: {counts}"
+    lines = [f"{len(found.shards)} shards: {counts}"]
+    if found.unplanned_rows:
+        new = found.unplanned_rows
+        lines.append(f"[yellow]{len(new)} source row(s) are in no shard yet[/], from {new[0]} on: campaign plan")
+    if found.behind and found.complete:
+        lines.append(f"[yellow]not all is promoted[/]: {found.behind}: campaign promote")
+    return "\n".join(lines)
 
 
 def _invocation(campaign: str) -> RolloutStoreInvocation:

@@ -167,6 +167,7 @@ def _edited(step: CampaignStep) -> str | None:
 def _extend_plan(step: CampaignStep) -> tuple["RolloutShardEntry", ...]:
     """The plan with all rows of the source in it; new rows are planned here, and shown as if a run had done it."""
     from rollout_assets.defs.assets import plan_data_version, source_data_version, source_metadata, write_plan
+    from rollout_assets.rollouts.shard_status import unplanned_rows
 
     source_key, plan_key = step.place.key(VIN_OFFLINE_STORE), step.place.key(ROLLOUT_SHARD_PLAN)
     version = source_data_version(step)
@@ -176,10 +177,8 @@ def _extend_plan(step: CampaignStep) -> tuple["RolloutShardEntry", ...]:
             dg.AssetObservation(source_key, metadata=source_metadata(step), tags=tags)
         )
     entries = _planned(step)
-    owned = {row.sample_index for entry in entries for row in entry.rows}
-    rows = [row for split in dict.fromkeys(step.config.source.splits) for row in step.source.rows(split)]
     seen = step.instance.get_latest_materialization_event(plan_key) is not None
-    if seen and all(row.sample_index in owned for row in rows):
+    if seen and not unplanned_rows(step.config, entries, step.source):
         return entries
     metadata = write_plan(step)
     plan_tags = {

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rollout_assets.defs.campaign import CampaignStep
-from rollout_assets.errors import CampaignError
 from rollout_assets.rollouts.campaign_layout import CampaignLayout
-from rollout_assets.rollouts.promotion_versions import current_version
 from rollout_assets.rollouts.shard_manifest import read_rollout_shard_manifest
+from rollout_assets.rollouts.shard_status import promoted_behind, unplanned_rows
 from rollout_assets.rollouts.shards import unfit
 
 
@@ -34,9 +33,7 @@ def _stale(step: CampaignStep) -> Iterator[StalePart]:
     config = step.config
     layout = CampaignLayout(config.shards.output_dir)
     entries = read_rollout_shard_manifest(config)
-    owned = {row.sample_index for entry in entries for row in entry.rows}
-    rows = [row for split in dict.fromkeys(config.source.splits) for row in step.source.rows(split)]
-    new = [row.sample_key for row in rows if row.sample_index not in owned]
+    new = unplanned_rows(config, entries, step.source)
     if new:
         yield StalePart("rollout_shard_plan", f"{len(new)} new source row(s), from {new[0]} on", _PLAN)
     outdated = [entry for entry in entries if entry.writer_config_hash != config.writer_config_hash]
@@ -49,16 +46,9 @@ def _stale(step: CampaignStep) -> Iterator[StalePart]:
             problems.append("the campaign's config has changed since it was planned")
         if problems:
             yield StalePart(entry.shard_id, "; ".join(problems), _SHARD)
-    try:
-        version = current_version(config)
-    except CampaignError as error:
-        yield StalePart("rollouts_zarr", str(error), _PROMOTE)
-        return
-    promoted = {shard.shard_id: shard.entry_sha256 for shards in version.record.splits.values() for shard in shards}
-    behind = [entry.shard_id for entry in entries if promoted.get(entry.shard_id) != entry.sha256]
+    behind = promoted_behind(config, entries)
     if behind:
-        why = f"{version.name} lacks {len(behind)} shard(s) as planned now, from {behind[0]} on"
-        yield StalePart("rollouts_zarr", why, _PROMOTE)
+        yield StalePart("rollouts_zarr", behind, _PROMOTE)
 
 
 _PLAN = "materialize rollout_shard_plan"

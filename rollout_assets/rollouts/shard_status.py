@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import StoreDamaged
+from rollout_assets.errors import CampaignError, StoreDamaged
 from rollout_assets.rollouts.campaign_layout import CampaignLayout
 from rollout_assets.rollouts.durable_files import is_held
+from rollout_assets.rollouts.promotion_versions import current_version
 from rollout_assets.rollouts.shard_manifest import RolloutShardEntry, read_rollout_shard_manifest
 from rollout_assets.rollouts.shard_markers import ShardOwner, last_failure, read_owner
 from rollout_assets.rollouts.shards import unfit
@@ -40,11 +41,16 @@ class RolloutShardStatus:
 
 @dataclass(frozen=True, eq=False)
 class RolloutShardCampaignStatus:
-    """Status summary for all shards planned by one rollout manifest."""
+    """Status summary for all shards planned by one rollout manifest.
+
+    ``unplanned_rows`` are keys of source rows that no shard owns yet; ``behind`` says what the promoted store lacks.
+    """
 
     campaign: str
     output_dir: str
     shards: tuple[RolloutShardStatus, ...]
+    unplanned_rows: tuple[str, ...] = ()
+    behind: str = ""
 
     def counts(self) -> dict[ShardState, int]:
         """Shards by state, all states named."""
@@ -76,7 +82,28 @@ def summarize_rollout_shard_campaign(
     entries = read_rollout_shard_manifest(config) if entries is None else entries
     layout = CampaignLayout(config.shards.output_dir)
     shards = tuple(shard_status(config, layout, entry, source=source, deep=deep) for entry in entries)
-    return RolloutShardCampaignStatus(config.name, str(layout.root), shards)
+    new = () if source is None else unplanned_rows(config, entries, source)
+    return RolloutShardCampaignStatus(config.name, str(layout.root), shards, new, promoted_behind(config, entries))
+
+
+def unplanned_rows(
+    config: CampaignConfig, entries: Sequence[RolloutShardEntry], source: VinOfflineStore
+) -> tuple[str, ...]:
+    """Keys of the source rows that a plan should own and does not: snippets that were added since."""
+    owned = {row.sample_index for entry in entries for row in entry.rows}
+    rows = [row for split in dict.fromkeys(config.source.splits) for row in source.rows(split)]
+    return tuple(row.sample_key for row in rows if row.sample_index not in owned)
+
+
+def promoted_behind(config: CampaignConfig, entries: Sequence[RolloutShardEntry]) -> str:
+    """What the promoted store lacks of the plan, in words; empty when it has every shard as planned now."""
+    try:
+        version = current_version(config)
+    except CampaignError:
+        return "nothing is promoted yet"
+    promoted = {shard.shard_id: shard.entry_sha256 for shards in version.record.splits.values() for shard in shards}
+    lacking = [entry.shard_id for entry in entries if promoted.get(entry.shard_id) != entry.sha256]
+    return f"{version.name} lacks {len(lacking)} shard(s) as planned now, from {lacking[0]} on" if lacking else ""
 
 
 def shard_status(
