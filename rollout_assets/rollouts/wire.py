@@ -129,7 +129,7 @@ def _dataclass_codec(kind: type[Any]) -> _Codec:
 
     def to_value(plain: Plain, where: str) -> Any:
         if not isinstance(plain, dict) or plain.keys() != fields.keys():
-            found = sorted(plain) if isinstance(plain, dict) else type(plain).__name__
+            found = _shown(sorted(map(str, plain))) if isinstance(plain, dict) else type(plain).__name__
             raise PayloadDamaged(f"{where}: must be a map with the fields of {kind.__name__}, got {found}")
         values = {name: codec.unpack(plain[name], f"{where}.{name}") for name, codec in fields.items()}
         try:
