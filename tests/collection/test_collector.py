@@ -1,0 +1,222 @@
+"""Collecting from servers: in order, bounded, tried finitely often, and never silent about what failed."""
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from rollout_assets.collection import RolloutCollectionConfig, RolloutCollectionHelper, collect_rollouts
+from rollout_assets.collection.inputs import numbered_rows
+from rollout_assets.errors import AnswerRefused, ConfigError, ResumeRefused, ServerUnavailable, ShardBusy
+from rollout_assets.rollouts.durable_files import hold
+from tests.collection.made_up_server import HEALTH, MadeUpServer, chance, running
+
+
+def write_rows(path, count, agents=("greedy",)):
+    rows = [{"sample_key": f"s{n}", "agent_ref": {"name": agent}, "seed": n} for n in range(count) for agent in agents]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def config_for(tmp_path, *servers, rows=40, **changes):
+    path = tmp_path / "rows.jsonl"
+    if not path.exists():
+        write_rows(path, rows)
+    options = {"max_attempts": 3, "backoff_s": 0.01, "request_timeout_s": 5.0} | changes
+    return RolloutCollectionConfig(
+        input_jsonl_fpath=path,
+        output_jsonl_fpath=tmp_path / "out.jsonl",
+        server_urls=tuple(server.url for server in servers),
+        **options,
+    )
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_every_row_becomes_one_stamped_line_in_bounded_parallel_and_input_order(tmp_path):
+    with running(MadeUpServer(delay_s=0.01)) as server:
+        report = collect_rollouts(config_for(tmp_path, server, num_samples_in_parallel=4))
+    lines = lines_of(report.output)
+    assert sorted(line["_task_index"] for line in lines) == list(range(40))
+    assert {(line["agent_ref"]["name"], line["_rollout_index"], line["_attempt"]) for line in lines} == {
+        ("greedy", 0, 1)
+    }
+    assert server.most_under_way <= 4
+    assert all(abs(task - place) <= 4 for place, task in enumerate(server.order))
+    assert len(server.idempotency_keys) == 40
+    assert report.exit_code == 0 and report.failures is None
+    metrics = json.loads(report.metrics.read_bytes())
+    assert metrics[0]["counts"] == {"tasks": 40, "expected": 40, "done": 40, "refused": 0, "failed": 0, "missing": 0}
+
+
+def test_a_faulty_server_ends_with_failures_coverage_and_exit_code(tmp_path):
+    """5 % of requests fail (some for good), 1 % hang, 1 % lose their connection."""
+
+    def fault(row, nth):
+        draw = chance(row["_task_index"], nth)
+        if chance(row["_task_index"], "refused") < 0.01:
+            return "refuse"
+        return "fail" if draw < 0.05 else "hang" if draw < 0.06 else "drop" if draw < 0.07 else None
+
+    with running(MadeUpServer(fault)) as server:
+        config = config_for(tmp_path, server, rows=900, max_attempts=2, request_timeout_s=0.4)
+        report = collect_rollouts(config)
+    lines, failures = lines_of(report.output), lines_of(report.failures)
+    assert min(server.faults[kind] for kind in ("fail", "refuse", "hang", "drop")) >= 5
+    assert report.exit_code == 3 and not report.coverage.complete
+    assert report.coverage.missing == 0
+    assert report.coverage.line().startswith("900 expected, ")
+    keys = [line["_task_index"] for line in (*lines, *failures)]
+    assert sorted(keys) == list(range(900))
+    assert {line["reward"] for line in lines} == {chance(line["_task_index"], 0, "reward") for line in lines}
+    assert Counter(line["_attempt"] for line in lines)[2] > 30
+    refused = [line for line in failures if line["error"]["class"] == "RowRefused"]
+    assert refused and all(line["attempts"] == 1 and not line["error"]["transient"] for line in refused)
+    given_up = [line for line in failures if line["error"]["class"] != "RowRefused"]
+    assert given_up and all(line["attempts"] == 2 and line["error"]["transient"] for line in given_up)
+    assert {line["row"]["sample"] for line in failures} == {f"s{line['_task_index']}" for line in failures}
+    counts = json.loads(report.metrics.read_bytes())[0]["counts"]
+    assert (counts["expected"], counts["done"], counts["failed"]) == (900, len(lines), len(failures))
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "says"),
+    [
+        ("nonsense", AnswerRefused.__name__, "Field required"),
+        ("other", AnswerRefused.__name__, "the answer is about _task_index 1, asked was 0"),
+        ("drop", "RemoteProtocolError", "disconnected"),
+        ("hang", "RequestTimeout", "no answer within 0.3 s"),
+    ],
+)
+def test_a_failure_says_what_kind_it_was(tmp_path, fault, kind, says):
+    with running(MadeUpServer(lambda *_: fault)) as server:
+        report = collect_rollouts(config_for(tmp_path, server, rows=1, max_attempts=2, request_timeout_s=0.3))
+    (line,) = lines_of(report.failures)
+    assert line["error"]["class"] == kind and says in line["error"]["message"]
+
+
+def test_busy_servers_are_asked_again_without_counting_as_attempts(tmp_path):
+    with running(MadeUpServer(lambda _, nth: "busy" if nth <= 5 else None)) as server:
+        report = collect_rollouts(config_for(tmp_path, server, rows=10, max_attempts=1))
+    assert report.exit_code == 0 and server.faults["busy"] == 50
+    assert {line["_attempt"] for line in lines_of(report.output)} == {1}
+
+
+def test_a_server_that_stays_busy_is_given_up(tmp_path):
+    with running(MadeUpServer(lambda *_: "busy")) as server:
+        report = collect_rollouts(config_for(tmp_path, server, rows=2, busy_patience_s=0.2))
+    assert [line["error"]["class"] for line in lines_of(report.failures)] == ["RequestRefused"] * 2
+
+
+def test_rows_go_to_the_server_with_the_fewest_under_way(tmp_path):
+    with running(MadeUpServer(delay_s=0.01)) as fast, running(MadeUpServer(delay_s=0.1)) as slow:
+        collect_rollouts(config_for(tmp_path, fast, slow, num_samples_in_parallel=4))
+    assert len(fast.order) > 2 * len(slow.order) > 0
+    assert len(fast.order) + len(slow.order) == 40
+
+
+def test_servers_that_differ_are_refused(tmp_path):
+    other = HEALTH | {"source_manifest_hash": "elsewhere"}
+    refused = pytest.raises(ServerUnavailable, match=r"source_manifest_hash is elsewhere, but .* has s")
+    with running(MadeUpServer()) as a, running(MadeUpServer(health=other)) as b, refused:
+        collect_rollouts(config_for(tmp_path, a, b))
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_nobody_at_an_address_is_said_before_anything_is_written(tmp_path):
+    with pytest.raises(ServerUnavailable, match=r"http://127.0.0.1:9: no rollout server answers there"):
+        collect_rollouts(config_for(tmp_path, MadeUpServer(url="http://127.0.0.1:9")))
+    assert not (tmp_path / "out_run.json").exists()
+
+
+def test_a_token_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(ConfigError, match="environment variable NO_SUCH_TOKEN must hold the server's token"):
+        collect_rollouts(config_for(tmp_path, MadeUpServer(url="http://x"), token_env="NO_SUCH_TOKEN"))
+
+
+def test_one_collector_at_a_time(tmp_path):
+    config = config_for(tmp_path, MadeUpServer(url="http://127.0.0.1:9"))
+    with hold(config.lock_fpath, "a test"), pytest.raises(ShardBusy, match=r"out.jsonl: process \d+ .* is at it"):
+        collect_rollouts(config)
+
+
+def test_an_output_that_is_there_is_refused_without_resume(tmp_path):
+    with running(MadeUpServer()) as server:
+        config = config_for(tmp_path, server)
+        collect_rollouts(config)
+        with pytest.raises(ResumeRefused, match=r"out.jsonl: already there; resume to go on with it"):
+            collect_rollouts(config)
+
+
+def test_an_interrupt_finishes_what_is_under_way_and_a_resume_does_the_rest(tmp_path):
+    with running(MadeUpServer(delay_s=0.05)) as server:
+        config = config_for(tmp_path, server, num_samples_in_parallel=4)
+
+        def interrupt():
+            while len(server.order) < 8:
+                time.sleep(0.005)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        report = collect_rollouts(config)
+        assert report.interrupted and report.exit_code == 130
+        assert 0 < report.coverage.done < 20 and report.coverage.missing == 40 - report.coverage.done
+        assert len(server.order) == report.coverage.done, "what was asked is written"
+        again = collect_rollouts(config.model_copy(update={"resume_from_cache": True}))
+    assert again.exit_code == 0 and again.cached == report.coverage.done
+    assert len(server.order) == 40, "nothing is asked twice"
+
+
+def test_run_examples_gives_one_awaitable_per_row_in_the_order_of_completion(tmp_path):
+    async def collect(server, lazily):
+        config = config_for(tmp_path, server, rows=12, num_samples_in_parallel=3)
+        helper = RolloutCollectionHelper()
+        agent = helper.setup_server_client(config)
+        rows = (numbered.row for numbered in numbered_rows(config))
+        coming = helper.run_examples(rows, agent, config, asyncio.Semaphore(2))
+        try:
+            if lazily:
+                return [await outcome for outcome in coming]
+            return await asyncio.gather(*coming)
+        finally:
+            await agent.aclose()
+
+    for lazily in (True, False):
+        with running(MadeUpServer(delay_s=0.005)) as server:
+            outcomes = asyncio.run(collect(server, lazily))
+        assert sorted(outcome.row.task_index for outcome in outcomes) == list(range(12))
+        assert all(outcome.result["_task_index"] == outcome.row.task_index for outcome in outcomes)
+        assert server.most_under_way <= 2
+
+
+def test_results_are_not_kept(tmp_path):
+    """Only keys grow with a collection: the rows under way are all that is held."""
+    held = []
+
+    class Watched(RolloutCollectionHelper):
+        def _pending(self, run):
+            for given, row in enumerate(super()._pending(run)):
+                held.append(given - run.new)
+                yield row
+
+    with running(MadeUpServer()) as server:
+        config = config_for(tmp_path, server, rows=300, num_samples_in_parallel=4)
+        asyncio.run(Watched().run_from_config(config))
+    assert max(held) < 2 * 4, "those under way, and those that finished together"
+
+
+def test_progress_counts_what_was_there_before(tmp_path):
+    events = []
+    with running(MadeUpServer(lambda row, _: "refuse" if row["_task_index"] == 39 else None)) as server:
+        collect_rollouts(config_for(tmp_path, server))
+        server.fault = lambda *_: None
+        collect_rollouts(config_for(tmp_path, server, resume_from_cache=True), events.append)
+    assert [(event.done, event.total) for event in events] == [(39, 40), (40, 40)]
+    assert not (tmp_path / "out_failures.jsonl").exists()

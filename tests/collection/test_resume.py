@@ -1,0 +1,158 @@
+"""Resuming: only what is missing is run, and only if nothing that results depend on has changed."""
+
+import json
+
+import pytest
+
+from rollout_assets.collection import collect_rollouts
+from rollout_assets.errors import ResultsRefused, ResumeRefused
+from tests.collection.made_up_server import HEALTH, MadeUpServer, running
+from tests.collection.test_collector import config_for, lines_of
+
+
+@pytest.fixture
+def server():
+    with running(MadeUpServer()) as found:
+        yield found
+
+
+def resumed(tmp_path, server, **changes):
+    return collect_rollouts(config_for(tmp_path, server, resume_from_cache=True, **changes))
+
+
+def cut(path, lines, torn=b""):
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:lines]) + torn)
+
+
+def test_a_resume_without_anything_there_is_a_new_collection(tmp_path, server):
+    assert resumed(tmp_path, server).exit_code == 0
+
+
+def test_a_torn_last_line_is_dropped_and_only_missing_rows_are_run(tmp_path, server):
+    whole = collect_rollouts(config_for(tmp_path, server))
+    metrics = whole.metrics.read_bytes()
+    cut(whole.output, 25, b'{"_task_index": 3, "agent_')
+    server.requests.clear()
+    report = resumed(tmp_path, server)
+    assert (report.cached, report.coverage.done, sum(server.requests.values())) == (25, 40, 15)
+    assert sorted(line["_task_index"] for line in lines_of(report.output)) == list(range(40))
+    assert report.metrics.read_bytes() == metrics, "the same as undisturbed, to the bit"
+
+
+def test_servers_parallelism_and_deadlines_may_change(tmp_path, server):
+    cut(collect_rollouts(config_for(tmp_path, server)).output, 10)
+    with running(MadeUpServer()) as another:
+        report = resumed(tmp_path, another, num_samples_in_parallel=2, request_timeout_s=9.0, max_attempts=9)
+    assert report.exit_code == 0
+
+
+def test_a_changed_configuration_is_refused_with_the_fields(tmp_path, server):
+    collect_rollouts(config_for(tmp_path, server))
+    with pytest.raises(ResumeRefused) as caught:
+        resumed(tmp_path, server, num_repeats=2, run_seed=3, responses_create_params={"horizon": 2})
+    told = str(caught.value)
+    for change in (
+        "num_repeats: was 1, is 2",
+        "run_seed: was 0, is 3",
+        "responses_create_params.horizon: was null, is 2",
+    ):
+        assert f"  - {change}" in told
+    assert told.count("  - ") == 3 and "undo the changes to go on, or choose another output" in told
+
+
+def test_another_campaign_behind_the_same_address_is_refused(tmp_path, server):
+    collect_rollouts(config_for(tmp_path, server))
+    server.health = HEALTH | {"config_hashes": {"writer": "x"}}
+    with pytest.raises(ResumeRefused, match=r'config_hashes.writer: was "w", is "x"'):
+        resumed(tmp_path, server)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: rows[6].update(seed=99), r"rows.jsonl:7: seed: was 6, is 99"),
+        (lambda rows: rows.append({**rows[0], "sample_key": "new"}), r"rows.jsonl:41: is new"),
+        (lambda rows: rows.pop(), r"rows.jsonl: ends before the row .*s39"),
+    ],
+)
+def test_a_changed_input_line_is_refused_with_its_number(tmp_path, server, change, says):
+    collect_rollouts(config_for(tmp_path, server))
+    path = tmp_path / "rows.jsonl"
+    rows = lines_of(path)
+    change(rows)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ResumeRefused, match=says):
+        resumed(tmp_path, server)
+
+
+def test_lines_written_otherwise_but_meaning_the_same_are_no_change(tmp_path, server):
+    collect_rollouts(config_for(tmp_path, server))
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(dict(reversed(row.items())), indent=None) for row in lines_of(path)) + "\n\n")
+    assert resumed(tmp_path, server).cached == 40
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "says"),
+    [
+        (lambda lines: lines.insert(3, b'{"torn": \n'), ResultsRefused, r"out.jsonl:4: not a JSON line"),
+        (lambda lines: lines.append(lines[2]), ResultsRefused, r"out.jsonl:41: agent 'greedy' task \d+ .* on line 3"),
+        (
+            lambda lines: lines.insert(0, b"[1]\n"),
+            ResultsRefused,
+            r"out.jsonl:1: a line must be a JSON object",
+        ),
+        (lambda lines: lines.insert(0, b'{"a": NaN}\n'), ResultsRefused, r"out.jsonl:1: .*NaN is no JSON number"),
+        (lambda lines: lines.insert(0, b'{"a": 1}\n'), ResultsRefused, r"out.jsonl:1: not a rollout result: agent_ref"),
+    ],
+)
+def test_a_damaged_output_is_refused_with_the_line(tmp_path, server, spoil, error, says):
+    output = collect_rollouts(config_for(tmp_path, server)).output
+    lines = output.read_bytes().splitlines(keepends=True)
+    spoil(lines)
+    output.write_bytes(b"".join(lines))
+    with pytest.raises(error, match=says):
+        resumed(tmp_path, server)
+
+
+def test_a_result_that_nobody_asked_for_is_refused(tmp_path, server):
+    output = collect_rollouts(config_for(tmp_path, server)).output
+    strange = json.loads(output.read_text().splitlines()[0]) | {"_task_index": 77}
+    output.write_text(output.read_text() + json.dumps(strange) + "\n")
+    with pytest.raises(ResultsRefused, match=r"out.jsonl:41: agent 'greedy' task 77 rollout 0 is not among the rows"):
+        resumed(tmp_path, server)
+
+
+def test_missing_or_altered_side_files_are_refused(tmp_path, server):
+    collect_rollouts(config_for(tmp_path, server))
+    rows, run = tmp_path / "out_materialized_inputs.jsonl", tmp_path / "out_run.json"
+    before = run.read_bytes()
+    run.write_bytes(before.replace(b'"rows_sha256": "', b'"rows_sha256": "0'))
+    with pytest.raises(ResumeRefused, match=r"out_materialized_inputs.jsonl: not as it was written"):
+        resumed(tmp_path, server)
+    run.write_bytes(before[:40])
+    with pytest.raises(ResumeRefused, match=r"out_run.json: not what a collection wrote"):
+        resumed(tmp_path, server)
+    run.write_bytes(before)
+    rows.unlink()
+    with pytest.raises(ResumeRefused, match=r"out_materialized_inputs.jsonl: not there"):
+        resumed(tmp_path, server)
+    run.unlink()
+    with pytest.raises(ResumeRefused, match=r"out_run.json: not there, so nothing says what the results"):
+        resumed(tmp_path, server)
+
+
+def test_failures_are_tried_again_and_their_attempts_add_up(tmp_path, server):
+    server.fault = lambda row, _: "fail" if row["_task_index"] in (3, 5) else None
+    first = collect_rollouts(config_for(tmp_path, server))
+    assert first.exit_code == 3
+    with first.failures.open("ab") as stream:
+        stream.write(b'{"torn')
+    server.fault = lambda row, _: "fail" if row["_task_index"] == 5 else None
+    second = resumed(tmp_path, server)
+    assert (second.coverage.done, second.coverage.failed) == (39, 1)
+    (line,) = lines_of(second.failures)
+    assert (line["_task_index"], line["attempts"]) == (5, 6)
+    server.fault = lambda *_: None
+    assert resumed(tmp_path, server).exit_code == 0
+    assert not second.failures.exists()
