@@ -10,7 +10,7 @@ from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
 from rollout_assets.errors import RowRefused
 from rollout_assets.rollouts.completions import step_limited
 from rollout_assets.rollouts.recipes import largest_branch
-from rollout_assets.rollouts.rollout_rows import RolloutRow
+from rollout_assets.rollouts.rollout_rows import RolloutRow, row_problems
 from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
 
 MAX_STATES = 4_096
@@ -79,9 +79,8 @@ def _changed(recipe: RolloutRecipeConfig, row: RolloutRow) -> RolloutRecipeConfi
     try:
         return RolloutRecipeConfig.model_validate(recipe.model_dump() | changes)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(["params", *(str(part) for part in first["loc"])])
-        raise RowRefused(field, f"{first['msg']}, got {first['input']!r}") from None
+        problem = row_problems(error)[0]
+        raise RowRefused(f"params.{problem.field}", f"{problem.message}, got {problem.value}") from None
 
 
 def _holding(recipe: RolloutRecipeConfig, config: CampaignConfig) -> CampaignConfig:
