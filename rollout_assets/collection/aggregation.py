@@ -18,13 +18,12 @@ from typing import Any, BinaryIO
 from rollout_assets.collection.configs import RolloutAggregationConfig
 from rollout_assets.collection.failures import read_failures
 from rollout_assets.collection.inputs import read_rows
-from rollout_assets.collection.metrics import MetricOptions, ResultTable
+from rollout_assets.collection.metrics import MetricOptions, ResultTable, publish_metrics
 from rollout_assets.collection.result_columns import RolloutId
 from rollout_assets.collection.result_files import _expand_input_glob, collected_files
 from rollout_assets.collection.result_log import named, read_results
 from rollout_assets.errors import CollectionError, ResultsRefused
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
-from rollout_assets.rollouts.durable_files import publish_json
 from rollout_assets.sources.synthetic.publish import publish_path, scratch_path
 
 __all__ = [
@@ -80,7 +79,7 @@ class RolloutAggregationHelper:
                 publish_path(scratch, output)
         finally:
             scratch.unlink(missing_ok=True)
-        publish_json(config.aggregate_metrics_fpath, metrics)
+        publish_metrics(config.aggregate_metrics_fpath, metrics)
         return AggregationReport(
             files=tuple(paths),
             lines=union.lines,

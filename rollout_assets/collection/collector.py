@@ -24,14 +24,14 @@ from rollout_assets.collection.configs import RolloutCollectionConfig, SharedRol
 from rollout_assets.collection.coverage import CollectionReport, Coverage
 from rollout_assets.collection.failures import keep_failures, read_failures
 from rollout_assets.collection.inputs import read_rows
-from rollout_assets.collection.metrics import ResultTable, TaskCounts
+from rollout_assets.collection.metrics import ResultTable, TaskCounts, publish_metrics
 from rollout_assets.collection.result_columns import RolloutId
 from rollout_assets.collection.result_log import LineLog, read_results
 from rollout_assets.collection.resume import RunFacts, expected_counts, finished_keys, materialize, refuse_changes
 from rollout_assets.config import load_campaign
 from rollout_assets.errors import ResumeRefused
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
-from rollout_assets.rollouts.durable_files import hold, publish_json
+from rollout_assets.rollouts.durable_files import hold
 from rollout_assets.rollouts.rollout_rows import RolloutRow
 
 
@@ -205,7 +205,7 @@ class RolloutCollectionHelper:
         for agent, task, _ in run.failures:
             failed[agent, task] = failed.get((agent, task), 0) + 1
         entries = table.metrics(run.config.metrics, expected=run.expected, failed=failed)
-        publish_json(run.config.aggregate_metrics_fpath, entries)
+        publish_metrics(run.config.aggregate_metrics_fpath, entries)
         return run.config.aggregate_metrics_fpath
 
 

@@ -6,6 +6,7 @@ array operations. Sums run in the order of the values: equal input gives equal o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_DRAWS_AT_ONCE = 1 << 22
+_DRAWS_AT_ONCE = 1 << 20
 """Bootstrap draws held in memory together."""
 
 
@@ -65,21 +66,26 @@ def success_within(values: Floats, starts: Ints, k: int, threshold: float) -> Fl
     return 1.0 - np.prod(np.maximum(failures - drawn, 0.0) / (n - drawn), axis=1)
 
 
-def bootstrap_interval(
-    values: Floats, samples: int, confidence: float, rng: np.random.Generator
-) -> tuple[float, float] | None:
-    """Percentile interval of the mean when the values are drawn anew, with replacement; None below two values."""
-    count = len(values)
+def bootstrap_intervals(
+    columns: Mapping[str, Floats], samples: int, confidence: float, rng: np.random.Generator
+) -> dict[str, tuple[float, float] | None]:
+    """Percentile interval of each column's mean when its groups are drawn anew, with replacement; None below two.
+
+    Columns are of equal length and share the draws, so that their intervals can be compared.
+    """
+    count = len(next(iter(columns.values())))
     if count < 2:
-        return None
-    means = np.empty(samples)
+        return dict.fromkeys(columns)
+    means = {name: np.empty(samples) for name in columns}
     block = max(_DRAWS_AT_ONCE // count, 1)
     for first in range(0, samples, block):
         rows = min(block, samples - first)
-        means[first : first + rows] = values[rng.integers(0, count, (rows, count))].mean(axis=1)
+        drawn = rng.integers(0, count, (rows, count), np.int32)
+        for name, values in columns.items():
+            means[name][first : first + rows] = values[drawn].mean(axis=1)
     tail = (1.0 - confidence) / 2
-    low, high = np.quantile(means, (tail, 1.0 - tail))
-    return float(low), float(high)
+    bounds = {name: np.quantile(found, (tail, 1.0 - tail)) for name, found in means.items()}
+    return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
 
 
 def group_sizes(length: int, starts: Ints) -> Ints:

@@ -8,7 +8,8 @@ it stands on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -17,14 +18,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from rollout_assets.collection.estimators import (
     Floats,
     Ints,
+    Summaries,
     best_of_first,
-    bootstrap_interval,
+    bootstrap_intervals,
     success_within,
     summarize,
 )
 from rollout_assets.collection.result_columns import AgentColumns, RolloutId, rollout_id
+from rollout_assets.config import canonical_json
 from rollout_assets.errors import ResultsRefused
 from rollout_assets.randomness import rng_for
+from rollout_assets.sources.synthetic.publish import publish_path, scratch_path
 
 REWARD = "reward"
 KINDS = ("mean", "max", "min", "median", "std")
@@ -97,6 +101,27 @@ def aggregate_results(
     return table.metrics(options, expected=expected, failed=failed)
 
 
+def metrics_json(entries: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    """Parts of a JSON array in which an agent and each of its tasks have a line; keys are sorted within them."""
+    before = b"[\n"
+    for entry in entries:
+        groups = entry["group_level_metrics"]
+        agent = canonical_json({name: value for name, value in entry.items() if name != "group_level_metrics"})
+        yield before + agent[:-1] + b',"group_level_metrics":['
+        yield from ((b"\n" if at == 0 else b",\n") + canonical_json(group) for at, group in enumerate(groups))
+        yield b"\n]}"
+        before = b",\n"
+    yield b"\n]\n" if before != b"[\n" else b"[]\n"
+
+
+def publish_metrics(path: Path, entries: Iterable[Mapping[str, Any]]) -> None:
+    """Write ``<stem>_aggregate_metrics.json``, whole or not at all."""
+    scratch = scratch_path(path)
+    with scratch.open("wb") as stream:
+        stream.writelines(metrics_json(entries))
+    publish_path(scratch, path)
+
+
 class _AgentTable:
     """One agent's results in the order of their keys."""
 
@@ -125,9 +150,8 @@ class _AgentTable:
     def _overall(self) -> dict[str, Any]:
         metrics: dict[str, Any] = {}
         for field, column in self.numbers.items():
-            values = column[~np.isnan(column)]
-            if len(values):
-                metrics |= _flat(field, summarize(values, np.zeros(1, np.int64)), 0)
+            summaries = summarize(column[~np.isnan(column)], np.zeros(1, np.int64))
+            metrics |= {f"{field}/{kind}": values[0] for kind, values in _plain(summaries).items()}
         for field, column in self.flags.items():
             metrics[f"{field}/rate"] = float(np.nanmean(column))
         return metrics
@@ -140,27 +164,27 @@ class _AgentTable:
         for k in _powers_of_two(int(np.diff(starts, append=len(rewards)).max())):
             found[f"best@{k}"] = best_of_first(rewards, starts, k)
             found[f"success@{k}"] = success_within(rewards, starts, k, options.success_threshold)
-        return {name: self._with_interval(name, values, options) for name, values in found.items()}
-
-    def _with_interval(self, name: str, per_task: Floats, options: MetricOptions) -> dict[str, Any]:
-        rng = rng_for(options.seed, self.name, name, "bootstrap")
-        interval = bootstrap_interval(per_task, options.bootstrap_samples, options.confidence, rng)
-        mean = float(summarize(per_task, np.zeros(1, np.int64)).mean[0])
-        return {"value": mean, "tasks": len(per_task), "interval": None if interval is None else list(interval)}
+        intervals: dict[str, tuple[float, float] | None] = {}
+        for tasks in {len(values) for values in found.values()}:
+            columns = {name: values for name, values in found.items() if len(values) == tasks}
+            rng = rng_for(options.seed, self.name, tasks, "bootstrap")
+            intervals |= bootstrap_intervals(columns, options.bootstrap_samples, options.confidence, rng)
+        return {
+            name: {
+                "value": float(summarize(values, np.zeros(1, np.int64)).mean[0]),
+                "tasks": len(values),
+                "interval": intervals[name] and list(intervals[name] or ()),
+            }
+            for name, values in found.items()
+        }
 
     def _per_task(self, wanted: Mapping[int, int] | None, lost: Mapping[int, int]) -> list[dict[str, Any]]:
-        tasks, starts, sizes = np.unique(self.tasks, return_index=True, return_counts=True)
-        rows = {int(task): slice(int(at), int(at + size)) for task, at, size in zip(tasks, starts, sizes, strict=True)}
-        metrics: dict[int, dict[str, Any]] = {task: {} for task in sorted({*rows, *(wanted or ()), *lost})}
-        for field, column in self.numbers.items():
-            values, starts, owners = self._grouped(column)
-            summaries = summarize(values, starts) if len(starts) else None
-            for at, task in enumerate(owners.tolist()):
-                metrics[task] |= _flat(field, summaries, at)
-        for field, column in self.flags.items():
-            values, starts, owners = self._grouped(column)
-            for task, share in zip(owners.tolist(), _means(values, starts), strict=True):
-                metrics[task][f"{field}/rate"] = share
+        own, starts, sizes = np.unique(self.tasks, return_index=True, return_counts=True)
+        rows = {int(task): slice(int(at), int(at + size)) for task, at, size in zip(own, starts, sizes, strict=True)}
+        tasks = sorted({*rows, *(wanted or ()), *lost})
+        columns = self._task_columns(np.array(tasks, np.int64))
+        names = tuple(columns)
+        measured = zip(*columns.values(), strict=True) if columns else ((),) * len(tasks)
         nothing = slice(0, 0)
         return [
             {
@@ -168,10 +192,25 @@ class _AgentTable:
                 **self._counts(
                     rows.get(task, nothing), None if wanted is None else wanted.get(task, 0), lost.get(task, 0)
                 ),
-                "metrics": measured,
+                "metrics": dict(zip(names, values, strict=True)),
             }
-            for task, measured in metrics.items()
+            for task, values in zip(tasks, measured, strict=True)
         ]
+
+    def _task_columns(self, tasks: Ints) -> dict[str, list[Any]]:
+        """Metric -> one value per task; null, with a count of 0, where a task has no value."""
+        columns: dict[str, list[Any]] = {}
+        for fields, kinds in ((self.numbers, (*KINDS, "count")), (self.flags, ("mean",))):
+            for field, column in fields.items():
+                values, starts, owners = self._grouped(column)
+                plain = _plain(summarize(values, starts))
+                at = np.searchsorted(tasks, owners).tolist()
+                for kind in kinds:
+                    full: list[Any] = [0 if kind == "count" else None] * len(tasks)
+                    for place, value in zip(at, plain[kind], strict=True):
+                        full[place] = value
+                    columns[f"{field}/{'rate' if fields is self.flags else kind}"] = full
+        return columns
 
     def _grouped(self, column: Floats) -> tuple[Floats, Ints, Ints]:
         """The values present, the first position of each task that has any, and those tasks."""
@@ -202,18 +241,12 @@ class _AgentTable:
             )
 
 
-def _flat(field: str, summaries: Any, at: int) -> dict[str, Any]:
-    """``field/kind`` of one group; a figure that does not exist is null."""
-    figures = {f"{field}/{kind}": _number(getattr(summaries, kind)[at]) for kind in KINDS}
-    return figures | {f"{field}/count": int(summaries.count[at])}
-
-
-def _number(value: np.float64) -> float | None:
-    return None if np.isnan(value) else float(value)
-
-
-def _means(values: Floats, starts: Ints) -> Sequence[float]:
-    return summarize(values, starts).mean.tolist() if len(starts) else []
+def _plain(summaries: Summaries) -> dict[str, list[Any]]:
+    """Kind -> plain values per group; a figure that does not exist is null."""
+    figures: dict[str, list[Any]] = {
+        kind: [None if value != value else value for value in getattr(summaries, kind).tolist()] for kind in KINDS
+    }
+    return figures | {"count": summaries.count.tolist()}
 
 
 def _total(counts: Mapping[int, int] | None) -> int | None:

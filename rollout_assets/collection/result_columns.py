@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,8 @@ AGENT, TASK, ROLLOUT = "agent_ref", "_task_index", "_rollout_index"
 
 IDENTIFIERS = frozenset({"source_row", "target_rank", "seed"})
 """Numbers that name something; a mean of them means nothing."""
+
+_MEASURES = frozenset({bool, int, float})
 
 RolloutId = tuple[str, int, int]
 """Agent, task and rollout: what no two lines may share."""
@@ -43,29 +45,32 @@ class AgentColumns:
 
     def add(self, key: RolloutId, result: Mapping[str, Any]) -> None:
         """Take one result's key and its numbers; what it does not have is NaN."""
-        for name, value in _measures(result):
-            columns = self.flags if isinstance(value, bool) else self.numbers
-            _padded(columns.setdefault(name, array("d")), len(self.tasks)).append(float(value))
+        place = len(self.tasks)
+        for name, value in result.items():
+            kind = type(value)
+            if kind not in _MEASURES or name in IDENTIFIERS or name.startswith("_"):
+                continue
+            if kind is float and not math.isfinite(value):
+                raise ResultsRefused(f"{name} must be finite or null, got {value}")
+            columns = self.flags if kind is bool else self.numbers
+            column = columns.get(name)
+            if column is None:
+                column = columns[name] = array("d")
+            if len(column) < place:
+                _pad(column, place)
+            column.append(value)
         self.tasks.append(key[1])
         self.rollouts.append(key[2])
         self.refused.append(result.get("status") == "refused")
 
     def column(self, columns: Mapping[str, array[float]], name: str) -> NDArray[np.float64]:
         """(results,) float64, NaN where a result had no such number."""
-        return np.array(_padded(columns[name], len(self.tasks)), np.float64)
+        _pad(columns[name], len(self.tasks))
+        return np.array(columns[name], np.float64)
 
 
-def _measures(result: Mapping[str, Any]) -> Iterator[tuple[str, bool | int | float]]:
-    for name, value in result.items():
-        if isinstance(value, bool | int | float) and name not in IDENTIFIERS and not name.startswith("_"):
-            if not math.isfinite(value):
-                raise ResultsRefused(f"{name} must be finite or null, got {value}")
-            yield name, value
-
-
-def _padded(column: array[float], length: int) -> array[float]:
+def _pad(column: array[float], length: int) -> None:
     column.extend([math.nan] * (length - len(column)))
-    return column
 
 
 def _index(result: Mapping[str, Any], name: str) -> int:

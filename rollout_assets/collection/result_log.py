@@ -69,7 +69,7 @@ def read_lines(path: Path, *, torn_end: bool = False) -> Iterator[tuple[int, byt
             if torn_end and not line.endswith(b"\n"):
                 return
             try:
-                found = json.loads(line, parse_constant=_no_number)
+                found = _DECODER.decode(line.decode())
             except ValueError as error:
                 torn = " (torn: it has no end)" if not line.endswith(b"\n") else ""
                 raise ResultsRefused(f"{path}:{number}: not a JSON line{torn}: {error}; remove or mend it") from None
@@ -105,3 +105,6 @@ def named(key: RolloutId) -> str:
 
 def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from rollout_assets.commands.demo import build_source
 from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, progress_bars
 from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
 
@@ -85,18 +86,25 @@ def promotion(
 @app.command()
 def dagster(
     shards: Annotated[int, typer.Option(help="Tiny shards to run both ways.", min=1)] = 40,
+    demo: Annotated[bool, typer.Option("--demo", help="The whole demo campaign instead of tiny shards.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """What Dagster adds to a shard: checks, validation, metadata and records of the run included."""
-    from rollout_assets.defs.benchmark import measure_dagster_overhead
+    from rollout_assets.defs.benchmark import measure_dagster_overhead, measure_demo_overhead
 
-    result = measure_dagster_overhead(shards)
+    if demo:
+        config = load_campaign(DEMO_CAMPAIGN)
+        with progress_bars() as progress:
+            build_source(config, progress)
+        result = measure_demo_overhead(config.source.store_dir)
+    else:
+        result = measure_dagster_overhead(shards)
     if as_json:
         print_json(result)
         return
     out.print(
         f"{result.shards} shards: {result.plain_s:.2f} s each without Dagster, {result.dagster_s:.2f} s with it; "
-        f"adds {result.added_s:.2f} s ({result.added_cpu_s:.2f} s of CPU) a shard",
+        f"adds {result.added_s:.2f} s ({result.added_cpu_s:.2f} s of CPU) a shard, {100 * result.share:.0f} %",
         highlight=False,
         soft_wrap=True,
     )
@@ -116,3 +124,49 @@ def inspect(
         print_json(result)
     else:
         render(result, out)
+
+
+@app.command()
+def aggregation(
+    shards: Annotated[int, typer.Option(help="Result files to aggregate.", min=1)] = 200,
+    lines: Annotated[int, typer.Option(help="Results in each.", min=20)] = 500,
+    as_json: AsJson = False,
+) -> None:
+    """Metrics over many result files, merged into one: seconds and memory."""
+    from rollout_assets.collection.aggregation_benchmark import benchmark_aggregation
+
+    with progress_bars() as progress:
+        result = benchmark_aggregation(shards, lines, progress)
+    if as_json:
+        print_json(result)
+        return
+    out.print(
+        f"{result.shards} files, {result.lines:,} results, {result.megabytes:.0f} MB: {result.seconds:.1f} s, "
+        f"{result.lines_per_second:,.0f} results/s; memory grew by {result.grown_mb:.0f} MB",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def collection(
+    campaign: Annotated[
+        str | None, typer.Option("--campaign", "-c", help="A campaign; default: a tiny one.", metavar="FILE|NAME")
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Rollouts a turn and side.", min=8)] = 200,
+    as_json: AsJson = False,
+) -> None:
+    """Rollouts of a server beside the same rollouts in this process, eight in flight."""
+    from rollout_assets.collection.benchmark import benchmark_collection
+
+    with progress_bars() as progress:
+        result = benchmark_collection(campaign, rows, progress=progress)
+    if as_json:
+        print_json(result)
+        return
+    out.print(
+        f"campaign {result.campaign}, {result.in_flight} in flight: {result.in_process_per_s:.1f} rollouts/s in this "
+        f"process, {result.remote_per_s:.1f} on a server; [bold]{result.ratio:.0%}[/] of it",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_assets.collection.estimators import bootstrap_interval
-from rollout_assets.collection.metrics import MetricOptions, aggregate_results
+from rollout_assets.collection.estimators import bootstrap_intervals
+from rollout_assets.collection.metrics import MetricOptions, aggregate_results, metrics_json
 from rollout_assets.errors import ResultsRefused
 from tests.collection.naive_metrics import naive_best, naive_success, naive_summary, tasks_of
 
@@ -58,6 +58,8 @@ def test_metrics_equal_plain_loops_and_do_not_depend_on_line_order(table, shuffl
             values = tasks.get(group["_task_index"], [])
             if values:
                 assert_summary(group["metrics"], "reward", values)
+            elif flat:
+                assert (group["metrics"]["reward/mean"], group["metrics"]["reward/count"]) == (None, 0)
             assert group["done"] == group["refused"] + len(values)
         for name, found in entry["key_metrics"].items():
             kind, _, k = name.partition("@")
@@ -68,6 +70,7 @@ def test_metrics_equal_plain_loops_and_do_not_depend_on_line_order(table, shuffl
                 assert found["value"] == pytest.approx(naive_summary([twin(v, int(k)) for v in enough])["mean"])
     shuffler.shuffle(results)
     assert json.dumps(aggregate_results(results, OPTIONS)) == json.dumps(metrics)
+    assert json.loads(b"".join(metrics_json(metrics))) == metrics
 
 
 def assert_summary(metrics, field, values):
@@ -117,7 +120,8 @@ def test_intervals_hold_the_mean_are_seeded_and_need_two_tasks():
 
 def test_an_interval_is_as_wide_as_the_normal_approximation_says():
     values = np.random.Generator(np.random.Philox(3)).normal(size=400)
-    low, high = bootstrap_interval(values, 4_000, 0.95, np.random.Generator(np.random.Philox(4)))
+    found = bootstrap_intervals({"x": values}, 4_000, 0.95, np.random.Generator(np.random.Philox(4)))
+    low, high = found["x"]
     assert high - low == pytest.approx(2 * 1.96 * values.std(ddof=1) / 20, rel=0.06)
 
 

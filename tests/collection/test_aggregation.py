@@ -1,0 +1,132 @@
+"""Aggregation: the right files, every line once, the same figures in any order, and errors with file and line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollout_assets.collection import (
+    RolloutAggregationConfig,
+    aggregate_file,
+    aggregate_results,
+    aggregate_rollouts,
+    collect_rollouts,
+)
+from rollout_assets.collection import _expand_input_glob as expand
+from rollout_assets.collection.aggregation_benchmark import benchmark_aggregation, write_made_up_results
+from rollout_assets.errors import CollectionError, ResultsRefused
+from tests.collection.made_up_server import MadeUpServer, running
+from tests.collection.test_collector import config_for, lines_of
+
+
+@pytest.fixture
+def shards(tmp_path) -> Path:
+    """Three shards in two folders, with all the files that a collection leaves beside its results."""
+    folder = tmp_path / "results"
+    for number, name in enumerate(("a/one.jsonl", "a/two.jsonl", "b/three.jsonl")):
+        write_made_up_results(folder / name, number, 40)
+    for beside in ("_materialized_inputs.jsonl", "_prepared_inputs.jsonl", "_failures.jsonl"):
+        (folder / f"a/left{beside}").write_text("not results\n")
+    for beside in ("_aggregate_metrics.json", "_run.json", "_prepared_inputs.json"):
+        (folder / f"a/left{beside}").write_text("{}")
+    (folder / "a/.partial-one.jsonl").write_text("{")
+    (folder / "a/left_records.jsonl").mkdir()
+    return folder
+
+
+def config_of(folder, pattern="**/*.jsonl", **changes):
+    return RolloutAggregationConfig(
+        input_glob=f"{folder}/{pattern}", output_jsonl_fpath=folder / "merged.jsonl", **changes
+    )
+
+
+def test_globs_are_sorted_deduplicated_and_leave_derived_files_out(shards, monkeypatch):
+    monkeypatch.chdir(shards)
+    Path("merged.jsonl").write_text("{}\n")
+    assert expand("**/*", Path("merged.jsonl")) == ["a/one.jsonl", "a/two.jsonl", "b/three.jsonl"]
+    assert expand("b/*.jsonl, a/*.jsonl,./a/one.jsonl ,", None) == ["a/one.jsonl", "a/two.jsonl", "b/three.jsonl"]
+    assert expand("a/one.jsonl") == ["a/one.jsonl"] and expand("nowhere/*.jsonl") == []
+
+
+def test_shards_are_merged_and_aggregated_as_one(shards):
+    report = aggregate_rollouts(config_of(shards))
+    lines = lines_of(report.merged)
+    assert report.lines == len(lines) == 120
+    assert report.merged.read_bytes() == b"".join(Path(name).read_bytes() for name in report.files)
+    written = json.loads(report.metrics_path.read_bytes())
+    assert written == report.metrics == aggregate_results(lines)
+    assert [entry["agent_ref"]["name"] for entry in written] == sorted({line["agent_ref"]["name"] for line in lines})
+    again = aggregate_rollouts(config_of(shards))
+    assert again.lines == 120, "the merged file is not merged into itself"
+    assert not list(shards.glob(".partial-*"))
+
+
+def test_the_order_of_files_and_lines_changes_no_bit(shards, tmp_path):
+    before = aggregate_rollouts(config_of(shards, merge_shards=False)).metrics_path.read_bytes()
+    assert not (shards / "merged.jsonl").exists()
+    lines = [line for name in expand(f"{shards}/**/*.jsonl") for line in Path(name).read_bytes().splitlines(True)]
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "x.jsonl").write_bytes(b"".join(reversed(lines)))
+    assert aggregate_rollouts(config_of(other, "*.jsonl")).metrics_path.read_bytes() == before
+
+
+def test_a_key_that_comes_twice_is_refused_with_both_places(shards):
+    repeated = (shards / "a/two.jsonl").read_bytes().splitlines(True)[4]
+    path = shards / "b/three.jsonl"
+    path.write_bytes(path.read_bytes() + repeated)
+    with pytest.raises(ResultsRefused, match=r"b/three.jsonl:41: agent .* is also at .*a/two.jsonl:5; leave one"):
+        aggregate_rollouts(config_of(shards))
+    assert not (shards / "merged.jsonl").exists() and not list(shards.glob(".partial-*"))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b'{"torn": ', r"one.jsonl:41: not a JSON line \(torn: it has no end\)"),
+        (b"{oops}\n", r"one.jsonl:41: not a JSON line"),
+        (b"\n", r"one.jsonl:41: not a JSON line"),
+        (b"\xff\n", r"one.jsonl:41: not a JSON line"),
+        (b'{"reward": 1.0}\n', r"one.jsonl:41: not a rollout result: agent_ref.name must be"),
+        (b'{"agent_ref": {"name": "x"}, "_task_index": 1}\n', r"one.jsonl:41: .*_rollout_index must be"),
+        (
+            b'{"agent_ref": {"name": "x"}, "_task_index": 1, "_rollout_index": 0, "reward": 1e999}\n',
+            r"one.jsonl:41: reward must be finite or null, got inf",
+        ),
+    ],
+)
+def test_a_malformed_line_is_refused_with_its_place(shards, line, says):
+    path = shards / "a/one.jsonl"
+    path.write_bytes(path.read_bytes() + line)
+    with pytest.raises(ResultsRefused, match=says):
+        aggregate_rollouts(config_of(shards))
+
+
+def test_a_last_line_without_newline_that_is_whole_counts(shards):
+    path = shards / "a/one.jsonl"
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    report = aggregate_rollouts(config_of(shards))
+    assert len(lines_of(report.merged)) == report.lines == 120
+
+
+def test_nothing_to_aggregate_is_said(tmp_path):
+    with pytest.raises(CollectionError, match=r"no\*: matches no result file; derived files do not count"):
+        aggregate_rollouts(config_of(tmp_path, "no*"))
+
+
+def test_expected_and_failed_come_from_the_files_beside_the_results(tmp_path):
+    with running(MadeUpServer(lambda row, _: "refuse" if row["_task_index"] == 3 else None)) as server:
+        report = collect_rollouts(config_for(tmp_path, server, rows=10, num_samples_in_parallel=1))
+    lines = report.output.read_bytes().splitlines(True)
+    report.output.write_bytes(b"".join(lines[:-2]))
+    counts = aggregate_file(report.output)[0]["counts"]
+    assert counts == {"tasks": 10, "expected": 10, "done": 7, "refused": 0, "failed": 1, "missing": 2}
+    (tmp_path / "out_materialized_inputs.jsonl").unlink()
+    assert aggregate_file(report.output)[0]["counts"]["missing"] is None
+
+
+def test_many_shards_take_seconds_and_little_memory():
+    few, many = (benchmark_aggregation(shards, 250) for shards in (4, 40))
+    assert many.lines == 10_000
+    assert many.seconds < 5.0
+    assert many.grown_mb - few.grown_mb < 30
