@@ -45,3 +45,26 @@ def tiny_server(tiny_campaign: Path) -> Iterator[str]:
     """The address of a real server of the tiny campaign."""
     with running_servers(FleetOptions(str(tiny_campaign), 1, 120.0, 15.0)) as urls:
         yield urls[0]
+
+
+@pytest.fixture(scope="session")
+def tiny_train_rows(tiny_campaign: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of the train split."""
+    from rollout_assets.collection.campaign_inputs import CampaignInputs
+    from rollout_assets.config import load_campaign
+
+    path = tmp_path_factory.mktemp("rows") / "train.jsonl"
+    CampaignInputs(load_campaign(tiny_campaign), "train", path).write()
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_train_shard(tiny_campaign: Path) -> Path:
+    """The store that the shard path makes of the train split."""
+    from rollout_assets.config import load_campaign
+    from rollout_assets.rollouts.campaign_layout import CampaignLayout
+    from rollout_assets.rollouts.campaign_run import run_campaign
+
+    config = load_campaign(tiny_campaign)
+    assert run_campaign(config, shard_ids=["shard-000000"]).ok
+    return CampaignLayout(config.shards.output_dir).shard("shard-000000") / "rollouts.zarr"
