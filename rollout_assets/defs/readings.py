@@ -13,7 +13,7 @@ from rollout_assets.defs.metadata import store_metadata, table
 if TYPE_CHECKING:
     from rollout_assets.rollouts.promotion_versions import PromotedVersion
 
-KEY_METRICS = ("reward/mean", "best@1", "success@1")
+KEY_METRICS = ("reward/mean", "success@1")
 """Metrics shown with their bootstrap interval."""
 
 
@@ -78,15 +78,16 @@ def _collected(step: CampaignStep) -> list[dict[str, Any]]:
 
 
 def _row(where: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """One line of a table; what matters most comes first, for the UI's tables are narrow."""
     counts, metrics = entry["counts"], entry["agent_metrics"]
-    row = {"where": where, "recipe": entry["agent_ref"]["name"], "tasks": counts["tasks"], "rollouts": counts["done"]}
-    row |= {name: "" if counts[name] is None else str(counts[name]) for name in ("missing", "refused", "failed")}
-    row |= {f"reward {kind}": _short(metrics.get(f"reward/{kind}")) for kind in ("median", "min", "max", "std")}
+    row = {"recipe": entry["agent_ref"]["name"], "where": where, "rollouts": counts["done"]}
     for name in KEY_METRICS:
         found = entry["key_metrics"].get(name, {"value": None, "interval": None})
         bounds = found["interval"] and " to ".join(_short(bound) for bound in found["interval"])
         row[name] = _short(found["value"]) + (f" ({bounds})" if bounds else "")
-    return row
+    row |= {f"reward {kind}": _short(metrics.get(f"reward/{kind}")) for kind in ("median", "min", "max", "std")}
+    row |= {name: "" if counts[name] is None else str(counts[name]) for name in ("missing", "refused", "failed")}
+    return row | {"tasks": counts["tasks"]}
 
 
 def _short(value: float | None) -> str:

@@ -104,6 +104,13 @@ def test_campaigns_come_from_package_home_and_environment(tmp_path, small_store,
     assert known_campaigns() == (*shipped_campaigns(), str(at_home), str(named))
 
 
+def test_a_place_keeps_a_shipped_name_and_makes_a_file_absolute(tmp_path, small_store, monkeypatch):
+    path = write_campaign(tmp_path, small_store)
+    monkeypatch.chdir(tmp_path)
+    assert CampaignPlace.of(path.name).campaign == str(path)
+    assert CampaignPlace.of("demo").campaign == "demo"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "stale"),
     [

@@ -26,10 +26,10 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
         assert runner.run("observe").ok and runner.run("plan").ok
     with running_ui(desk.home, desk.campaign) as url, browsing(url, tmp_path / "profile", PICTURES) as page:
         page.open(LINEAGE)
-        page.wait(*CHAIN, "rollouts_zarr", "Materialize all")
+        page.wait(*CHAIN, "rollouts_zarr", "rollout_report", "rollout_metrics", "Materialize all")
 
         page.click("Materialize all")
-        page.wait("Launch runs to materialize 5 assets")
+        page.wait("Launch runs to materialize 7 assets")
         page.click("All")
         page.wait("2 partitions")
         page.picture("backfill")
@@ -50,6 +50,10 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
         page.open(promoted)
         page.wait(str(desk.layout.promoted), "v000001", seconds=200, again=promoted)
         page.picture("promoted")
+        metrics = "/assets/tiny/rollout_metrics"
+        page.open(metrics)
+        page.wait("per_recipe", "v000001", seconds=100, again=metrics)
+        page.picture("metrics")
         page.open(LINEAGE)
         page.wait(*CHAIN)
         page.picture("lineage")
