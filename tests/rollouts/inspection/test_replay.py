@@ -158,7 +158,8 @@ def test_tiles_give_the_same_image_as_all_faces_at_once(real: RolloutZarrStoreRe
 
 
 @pytest.mark.slow
-def test_the_demo_campaign_replays_without_a_difference(tmp_path: Path) -> None:
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_the_demo_campaign_replays_without_a_difference(tmp_path: Path, split: str) -> None:
     from rollout_assets.config import load_campaign
     from rollout_assets.sources.synthetic.config import SyntheticConfig
     from rollout_assets.sources.synthetic.store import build_synthetic_store
@@ -167,6 +168,6 @@ def test_the_demo_campaign_replays_without_a_difference(tmp_path: Path) -> None:
     demo = load_campaign("demo")
     demo = demo.model_copy(update={"source": demo.source.model_copy(update={"store_dir": tmp_path / "source"})})
     build_synthetic_store(tmp_path / "source", SyntheticConfig(scenes=8, snippets_per_scene=2, seed=demo.seed))
-    rows = [row.sample_index for row in VinOfflineStore.open(tmp_path / "source").rows("train")]
+    rows = [row.sample_index for row in VinOfflineStore.open(tmp_path / "source").rows(split)]
     reader = RolloutZarrStoreReader(write_campaign(demo, tmp_path / "demo.zarr", rows))
     assert all(found.identical for found in replay_sources(reader, demo))
