@@ -1,5 +1,7 @@
 """What is read off the promoted store: pages, metrics, and a second opinion that a false label does not pass."""
 
+import json
+
 import numpy as np
 import zarr
 from dagster import AssetKey
@@ -54,3 +56,23 @@ def test_a_false_label_does_not_pass_the_second_opinion(made_desk):
     found = failed(run)
     assert {"second_opinion", "stores_valid"} <= set(found)
     assert "target_root_gain" in found["second_opinion"] and "gap 0.0" in found["second_opinion"]
+
+
+def test_collected_results_are_shown_beside_the_stored_ones(made_desk):
+    made_desk.layout.collected.mkdir()
+    lines = [
+        {"agent_ref": {"name": "oracle_greedy"}, "_task_index": task, "_rollout_index": 0, "reward": reward}
+        for task, reward in enumerate((0.25, 0.75))
+    ]
+    lines.append(lines[0] | {"_task_index": 2, "status": "refused", "reward": None})
+    path = made_desk.layout.collected / "night.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.with_name("night_failures.jsonl").write_text("")
+    runner = made_desk.runner()
+    with runner.instance as instance:
+        before = latest(instance, "rollout_metrics")
+        assert "collected" not in before
+        assert runner.run("promote").ok
+        (row,) = (record.data for record in latest(instance, "rollout_metrics")["collected"].records)
+    assert row["where"] == "night.jsonl" and row["recipe"] == "oracle_greedy"
+    assert row["rollouts"] == 3 and row["refused"] == "1" and row["reward/mean"].startswith("0.500")
