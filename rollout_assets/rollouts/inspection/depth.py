@@ -68,10 +68,16 @@ def selected_depth_extremes(reader: RolloutZarrStoreReader, limit: int | None = 
 
     def measure(start: int, stop: int, wanted: NDArray[np.int64]) -> list[tuple[int, int, int, int]]:
         depth = reader.row_array(SELECTED_DEPTH.path("depth_m")).read(start, stop, threads=False)
-        images = [(row, depth[row - start].view(np.uint16)) for row in wanted.tolist()]
+        bits = depth.view(np.uint16)
+        farthest = bits.max(axis=(1, 2))  # most images see nothing far, and then need no counting
         return [
-            (row, int(np.count_nonzero(bits)), int(np.count_nonzero(bits >= far_bits)), bits.size)
-            for row, bits in images
+            (
+                row,
+                int(np.count_nonzero(bits[row - start])),
+                int(np.count_nonzero(bits[row - start] >= far_bits)) if farthest[row - start] >= far_bits else 0,
+                bits[0].size,
+            )
+            for row in wanted.tolist()
         ]
 
     lines = [line for block in _over_blocks(reader, rows, measure) for line in block]
