@@ -62,6 +62,9 @@ def test_imports_point_down(path):
         ("torch", ("geometry/", "oracle/", "training/")),
         ("typer", ("commands/", "cli.py")),
         ("plotly", ("reports/",)),
+        ("starlette", ("collection/",)),
+        ("uvicorn", ("collection/",)),
+        ("httpx", ("collection/", "rollouts/gym_client.py")),
         ("pickle", ()),
     ],
 )

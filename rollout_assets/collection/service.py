@@ -128,11 +128,9 @@ class RolloutService:
         if isinstance(target, RefusedTarget):
             return self._answers.refused(row, plan, prepared, target)
         root = ManagedRoot(0, target, plan.recipe, plan.config.seed, plan.max_rollout_steps)
-        group = await self._impl.run_rollout(root)
+        done = await self._impl.run_alone(root)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._finishing, self._finish, row, plan, prepared, target, group.completions[0]
-        )
+        return await loop.run_in_executor(self._finishing, self._finish, row, plan, prepared, target, done)
 
     def _finish(
         self, row: RolloutRow, plan: RowPlan, prepared: PreparedSample, root: TargetedRoot, done: RolloutCompletion

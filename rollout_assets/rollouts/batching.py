@@ -18,7 +18,11 @@ StateName = tuple[RolloutKey, Path]
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """When a batch goes off: at ``max_views`` candidate views, or ``max_wait_s`` after its first request."""
+    """When a batch goes off: at ``max_views`` candidate views, or ``max_wait_s`` after its first request.
+
+    While every worker is busy it waits for one and grows meanwhile, so that a device that is behind gets larger
+    launches, not a longer queue of small ones.
+    """
 
     max_views: int = 4_096
     max_wait_s: float = 0.002
@@ -64,7 +68,8 @@ class EvaluationBatcher:
     async def aclose(self) -> None:
         """Wait for what is under way and stop the threads."""
         self._send_off()
-        await asyncio.gather(*self._batches, return_exceptions=True)
+        while self._batches:
+            await asyncio.gather(*self._batches, return_exceptions=True)
         self._pool.shutdown(wait=True)
 
     def _enqueue(self, request: StateRequest) -> asyncio.Future[EvaluatedState]:
@@ -73,22 +78,33 @@ class EvaluationBatcher:
             loop = asyncio.get_running_loop()
             self._under_way[name] = loop.create_future()
             self._waiting.append(request)
-            views = len(self._waiting) * self._evaluator.config.candidates.num_candidates
-            if views >= self._limits.max_views:
+            if len(self._waiting) >= self._largest_batch:
                 self._send_off()
             elif self._timer is None:
                 self._timer = loop.call_later(self._limits.max_wait_s, self._send_off)
         return self._under_way[name]
 
+    @property
+    def _largest_batch(self) -> int:
+        """States in a batch of ``max_views``; at least one."""
+        return max(1, self._limits.max_views // self._evaluator.config.candidates.num_candidates)
+
     def _send_off(self) -> None:
+        """Hand what waits to idle workers; what finds none goes off when one is done."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._waiting:
-            batch, self._waiting = self._waiting, []
+        while self._waiting and len(self._batches) < self._limits.workers:
+            size = self._largest_batch
+            batch, self._waiting = self._waiting[:size], self._waiting[size:]
             task = asyncio.ensure_future(self._run(batch))
             self._batches.add(task)
-            task.add_done_callback(self._batches.discard)
+            task.add_done_callback(self._worker_is_idle)
+
+    def _worker_is_idle(self, batch: asyncio.Task[None]) -> None:
+        self._batches.discard(batch)
+        if self._timer is None:
+            self._send_off()
 
     async def _run(self, batch: Sequence[StateRequest]) -> None:
         loop = asyncio.get_running_loop()

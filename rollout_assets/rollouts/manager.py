@@ -94,6 +94,10 @@ class AsyncRolloutImpl:
         metadata = {"recipe": root.recipe.name, "seed": root.seed, "num_generations": self._count}
         return RolloutGroupRecord(root.index, root, completions, metadata, metrics)
 
+    async def run_alone(self, root: ManagedRoot) -> RolloutCompletion:
+        """The root's first rollout, without a group and its metrics."""
+        return await self._run_single_rollout(root, 0)
+
     async def aclose(self) -> None:
         """Finish what is under way in the running loop and stop its scoring threads."""
         batcher = self._batchers.pop(asyncio.get_running_loop(), None)
