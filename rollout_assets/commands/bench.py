@@ -113,13 +113,14 @@ def dagster(
 @app.command()
 def inspect(
     rows: Annotated[int, typer.Option(help="Candidate rows of the inspected store.", min=10_000)] = 1_000_000,
+    depth: Annotated[bool, typer.Option("--depth", help="With the 240 x 240 depth image of every step.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Every inspection table, the suspicious rows and the report, over a large store."""
     from rollout_assets.rollouts.inspection.benchmark import benchmark_inspection, render
 
     with progress_bars() as progress:
-        result = benchmark_inspection(rows, progress=progress)
+        result = benchmark_inspection(rows, depth=depth, progress=progress)
     if as_json:
         print_json(result)
     else:

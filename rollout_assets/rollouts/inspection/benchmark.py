@@ -45,6 +45,7 @@ SHRINK = 10
 """The smaller store, for the growth of time, has this many times fewer rows."""
 
 DEPTH_STEPS = 320
+DEPTH_HW = (240, 240)
 REPORT = "report"
 
 Look = Callable[[RolloutZarrStoreReader], Any]
@@ -83,17 +84,20 @@ class InspectionBenchmark:
 
 
 def benchmark_inspection(
-    rows: int = DEFAULT_ROWS, *, folder: Path | None = None, progress: ProgressSink = SILENT
+    rows: int = DEFAULT_ROWS, *, depth: bool = False, folder: Path | None = None, progress: ProgressSink = SILENT
 ) -> InspectionBenchmark:
-    """Measure a store of about ``rows`` candidates and one ten times smaller; ``folder`` is left as it was."""
+    """Measure a store of about ``rows`` candidates and one ten times smaller; ``folder`` is left as it was.
+
+    With ``depth`` the stores also hold the 240 x 240 image of every step.
+    """
     with tempfile.TemporaryDirectory(dir=folder, prefix="bench-inspect-") as name:
         base = Path(name)
         found = []
         for part, count in enumerate((max(rows // SHRINK, 1), rows)):
             progress(ProgressEvent("bench inspect", part, 3, f"{count:,} candidates", "stores"))
             store = base / f"{part}.zarr"
-            config = RolloutZarrStoreConfig(selected_depth=SelectedDepthRetentionConfig(enabled=False))
-            write_rollout_zarr_store(store, bench_records(count), config)
+            config = RolloutZarrStoreConfig(selected_depth=SelectedDepthRetentionConfig(enabled=depth))
+            write_rollout_zarr_store(store, bench_records(count, DEPTH_HW if depth else None), config)
             found.append(_measured_apart(store))
         progress(ProgressEvent("bench inspect", 2, 3, "depth", "stores"))
         images = _depth_rate(base / "depth.zarr")
@@ -183,7 +187,7 @@ def _depth_rate(store: Path) -> float:
         chains=8,
         horizon=2,
         shell=(4, 4),
-        depth_hw=(240, 240),
+        depth_hw=DEPTH_HW,
         dead_ends=False,
     )
     write_rollout_zarr_store(store, records)

@@ -242,7 +242,7 @@ class _Bench:
 _WITHOUT_DEPTH = RolloutZarrStoreConfig(selected_depth=SelectedDepthRetentionConfig(enabled=False))
 
 
-def bench_records(rows: int) -> list[RolloutZarrRecord]:
+def bench_records(rows: int, depth_hw: tuple[int, int] | None = None) -> list[RolloutZarrRecord]:
     """About ``rows`` candidate rows: 4 chains, 2 steps, 60 candidates a record; arrays repeat, identities do not."""
     campaign = SyntheticRecords(
         sources=_TEMPLATES // 6,
@@ -250,6 +250,7 @@ def bench_records(rows: int) -> list[RolloutZarrRecord]:
         chains=_CHAINS,
         horizon=_HORIZON,
         shell=(_SHELL, _SHELL),
+        depth_hw=depth_hw,
         dead_ends=False,
     )
     templates = list(campaign)
