@@ -28,7 +28,6 @@ from rollout_assets.collection.metrics import aggregate_results
 from rollout_assets.collection.server_errors import (
     RequestRefused,
     error_entry,
-    error_status,
     on_failure,
     on_gone,
     on_http,
@@ -77,6 +76,7 @@ def rollout_app(service: RolloutService, options: ServerOptions) -> Gate:
             RequestRefused: on_refused,
             ValidationError: on_malformed,
             HTTPException: on_http,
+            RolloutAssetsError: on_failure,
             ClientDisconnect: on_gone,
             ClientGone: on_gone,
             Exception: on_failure,
@@ -104,8 +104,6 @@ class _Routes:
         self._admission.enter(1)
         try:
             answer = await while_client_waits(request.receive, self._answer(row, key))
-        except RolloutAssetsError as error:
-            return JSONResponse({"error": error_entry(error)}, error_status(error))
         finally:
             self._admission.leave()
         return Response(answer, media_type="application/json")

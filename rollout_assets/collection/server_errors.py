@@ -10,7 +10,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from rollout_assets.errors import ConfigError, RolloutAssetsError, RolloutFailed, RowRefused, ServerUnavailable
+from rollout_assets.errors import (
+    ConfigError,
+    ResultsRefused,
+    RolloutAssetsError,
+    RolloutFailed,
+    RowRefused,
+    ServerUnavailable,
+)
 from rollout_assets.rollouts.rollout_rows import row_problems
 
 UNPROCESSABLE = 422
@@ -50,8 +57,8 @@ def error_entry(error: BaseException) -> dict[str, Any]:
 
 
 def error_status(error: BaseException) -> int:
-    """422 when the row is at fault, 503 when it is a bad moment, else 500."""
-    if isinstance(error, RowRefused | ConfigError):
+    """422 when what was sent is at fault, 503 when it is a bad moment, else 500."""
+    if isinstance(error, RowRefused | ResultsRefused | ConfigError):
         return UNPROCESSABLE
     return 503 if isinstance(error, ServerUnavailable) else INTERNAL
 
@@ -96,7 +103,7 @@ async def on_gone(_request: Request, _error: Exception) -> Response:
 
 
 async def on_failure(_request: Request, error: Exception) -> Response:
-    """Handler of everything else: one request's failure is its own."""
+    """Handler of what the rooms below raise, and of everything else: one request's failure is its own."""
     return JSONResponse({"error": error_entry(error)}, error_status(error))
 
 

@@ -59,17 +59,21 @@ class Bodies:
         self._refuse_by_headers(request)
         body = bytearray()
         try:
-            async with asyncio.timeout(self._options.body_timeout_s):
+            await self._fill(body, request)
+            yield bytes(body)
+        finally:
+            self._held -= len(body)
+
+    async def _fill(self, body: bytearray, request: Request) -> None:
+        patience_s = self._options.body_timeout_s
+        try:
+            async with asyncio.timeout(patience_s):
                 async for piece in request.stream():
                     self._refuse_more(len(body) + len(piece), len(piece))
                     self._held += len(piece)
                     body += piece
-            yield bytes(body)
         except TimeoutError:
-            late = f"the body did not come within {self._options.body_timeout_s:g} s"
-            raise RequestRefused(408, late, headers=CLOSE) from None
-        finally:
-            self._held -= len(body)
+            raise RequestRefused(408, f"the body did not come within {patience_s:g} s", headers=CLOSE) from None
 
     def _refuse_by_headers(self, request: Request) -> None:
         """A web page can send a plain form to a server on loopback without asking it first, but not JSON."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -29,21 +30,38 @@ CLOSING_S = 5.0
 OnReady = Callable[[str], None]
 
 
-def serve(service: RolloutService, options: ServerOptions, on_ready: OnReady) -> None:
+def bind(options: ServerOptions) -> socket.socket:
+    """A socket that holds the address but takes no connection yet."""
+    where = f"{options.host} port {options.port}"
+    try:
+        family = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise ServerError(f"cannot listen on {where}: {error.strerror or error}") from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((options.host, options.port))
+    except OSError as error:
+        listener.close()
+        hint = "; --port 0 takes any free one" if error.errno == errno.EADDRINUSE else ""
+        raise ServerError(f"cannot listen on {where}: {error.strerror or error}{hint}") from None
+    return listener
+
+
+def serve(service: RolloutService, options: ServerOptions, listener: socket.socket, on_ready: OnReady) -> None:
     """Serve until SIGTERM or SIGINT. ``on_ready`` is told the address once requests are taken, kernels warm.
 
     Ends within ``shutdown_s`` and twice ``CLOSING_S``, whatever clients and device do.
     """
-    with _bound(options) as listener:
-        host, port = listener.getsockname()[:2]
-        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        server = _Server(service, options, lambda: on_ready(url))
-        before = {sig: signal.signal(sig, _ignored) for sig in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            server.run([listener])
-        finally:
-            for sig, handler in before.items():
-                signal.signal(sig, handler)
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    server = _Server(service, options, lambda: on_ready(url))
+    before = {sig: signal.signal(sig, _ignored) for sig in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        server.run([listener])
+    finally:
+        for sig, handler in before.items():
+            signal.signal(sig, handler)
     _leave_in_bounded_time()
 
 
@@ -90,25 +108,6 @@ class _Server(uvicorn.Server):
         """From here on requests are turned away."""
         self._app.closing = True
         super().handle_exit(sig, frame)
-
-
-def _bound(options: ServerOptions) -> socket.socket:
-    """A socket that holds the address but takes no connection yet."""
-    try:
-        family = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise ServerError(f"cannot listen on {options.host}: {error.strerror or error}") from None
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((options.host, options.port))
-    except OSError as error:
-        listener.close()
-        raise ServerError(
-            f"cannot listen on {options.host} port {options.port}: {error.strerror or error}; "
-            "another --port, or 0 for any free one, may do"
-        ) from None
-    return listener
 
 
 def _ignored(_sig: int, _frame: FrameType | None) -> None:

@@ -49,6 +49,7 @@ def serve(
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
 
+    from rollout_assets.collection.server_process import bind
     from rollout_assets.collection.server_process import serve as run_server
     from rollout_assets.collection.service import RolloutService
     from rollout_assets.sources.synthetic.publish import publish_bytes
@@ -58,9 +59,9 @@ def serve(
         if ready_file is not None:
             publish_bytes(ready_file, f"{url}\n".encode())
 
-    service = RolloutService(config)
-    err.print("warming up …", highlight=False)
-    run_server(service, options, on_ready)
+    with bind(options) as listener:
+        err.print("warming up …", highlight=False)
+        run_server(RolloutService(config), options, listener, on_ready)
     err.print("stopped", highlight=False)
 
 

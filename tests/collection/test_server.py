@@ -11,9 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from rollout_assets.cli import app
-from rollout_assets.collection.server_limits import Admission
+from rollout_assets.collection.server import rollout_app
 from rollout_assets.collection.server_memory import RememberedAnswers
 from rollout_assets.collection.server_options import ServerOptions
+from rollout_assets.collection.server_streams import LineStream
+from rollout_assets.collection.service import RolloutService
+from rollout_assets.config import load_campaign
 from rollout_assets.errors import ConfigError
 from tests.collection.server_process import RunningServer, running_server
 from tests.defs.campaigns import write_campaign
@@ -242,12 +245,74 @@ def test_remembered_answers_are_bounded_shared_and_forget_failures():
     assert runs[6:] == [b"shared", b"alone", b"alone"]
 
 
-def test_admission_counts_every_way_out():
-    admission = Admission(2)
-    admission.enter(2)
-    admission.leave()
-    admission.leave()
-    assert admission.in_flight == 0
+def ask(asgi, method: str, path: str, **request) -> httpx.Response:
+    """One request to an application in this process."""
+
+    async def work() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://here") as http:
+            return await http.request(method, path, **request)
+
+    return asyncio.run(work())
+
+
+@pytest.fixture(scope="module")
+def service(campaign) -> RolloutService:
+    return RolloutService(load_campaign(campaign))
+
+
+def test_going_down_it_turns_every_request_away(service):
+    asgi = rollout_app(service, ServerOptions())
+    assert ask(asgi, "GET", "/health").status_code == 200
+    asgi.closing = True
+    for method, path in (("GET", "/health"), ("POST", "/run")):
+        answer = ask(asgi, method, path)
+        assert answer.status_code == 503 and answer.headers["connection"] == "close"
+        assert error(answer)["transient"] and "shutting down" in error(answer)["message"]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(service):
+    async def slow():
+        yield b"{"
+        await asyncio.sleep(5)
+
+    answer = ask(rollout_app(service, ServerOptions(body_timeout_s=0.05)), "POST", "/run", content=slow())
+    assert answer.status_code == 408 and "within 0.05 s" in error(answer)["message"]
+
+
+def test_large_bodies_together_are_bounded_too(service):
+    options = ServerOptions(max_body_bytes=1_000, body_timeout_s=0.3)
+    asgi = rollout_app(service, options)
+
+    async def slow():
+        yield b" " * 900
+        await asyncio.sleep(5)
+
+    async def work() -> list[int]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://here") as http:
+            answers = await asyncio.gather(*(http.post("/run", content=slow()) for _ in range(10)))
+            again = await http.post("/run", content=b" " * 900)
+        return [answer.status_code for answer in (*answers, again)]
+
+    assert sorted(asyncio.run(work())) == [408] * 8 + [422] + [429] * 2
+
+
+def test_a_stream_with_nothing_to_tell_has_heartbeats():
+    async def late(text: bytes, seconds: float) -> bytes:
+        await asyncio.sleep(seconds)
+        return text
+
+    async def asgi(scope, receive, send):
+        tasks = [asyncio.ensure_future(late(b'"b"', 0.2)), asyncio.ensure_future(late(b'"a"', 0.01))]
+        await LineStream(tasks, heartbeat_s=0.05, patience_s=1)(scope, receive, send)
+
+    told = lines(ask(asgi, "POST", "/"))
+    assert (told[0], told[-1]) == ("a", "b")
+    assert told[1:-1] == [{"heartbeat": beat} for beat in range(1, len(told) - 1)] and len(told) >= 4
+
+
+def test_results_that_are_none_are_refused_by_field(client):
+    assert client.post("/aggregate_metrics", json={"results": [3]}).status_code == 422
+    assert client.post("/aggregate_metrics", json={"results": [{"reward": 1}]}).status_code == 422
 
 
 def assert_withstands(server: RunningServer, clients: int, seconds: float) -> int:
