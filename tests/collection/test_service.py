@@ -1,9 +1,8 @@
-"""Rows run in this process: the shard path's records to the bit, whatever runs beside them, and on a server too."""
+"""Rows run in this process: the shard path's records to the bit, whatever runs beside them."""
 
 import asyncio
 from collections.abc import Sequence
 
-import httpx
 import pytest
 
 from rollout_assets.collection.row_plans import MAX_STATES
@@ -18,7 +17,6 @@ from rollout_assets.rollouts.roots import RefusedTarget
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.wire import content_sha256, from_text, pack, unpack
 from rollout_assets.sources.vin_store import VinOfflineStore
-from tests.collection.server_process import running_server
 from tests.rollouts.record_digest import digest
 
 CAMPAIGN = """
@@ -107,6 +105,12 @@ def test_another_seed_gives_what_a_campaign_of_that_seed_stores(config, store):
     assert digest(unpack(RolloutZarrRecord, from_text(result.record))) == digest(record)
 
 
+@pytest.fixture(scope="module")
+def plain(config, store, records) -> list[RolloutResult]:
+    """Every row at another seed, run in order with everything at its default."""
+    return run(config, store, [row_of(record, include=("record", "chains"), seed=7) for record in records])
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -115,10 +119,9 @@ def test_another_seed_gives_what_a_campaign_of_that_seed_stores(config, store):
         {"limits": BatchLimits(max_views=1)},
     ],
 )
-def test_neither_company_nor_order_nor_batching_changes_a_result(config, store, records, options):
-    rows = [row_of(record, include=("record", "chains"), seed=7) for record in records]
-    plain = run(config, store, rows)
-    assert [content(r) for r in run(config, store, rows[::-1], **options)[::-1]] == [content(r) for r in plain]
+def test_neither_company_nor_order_nor_batching_changes_a_result(config, store, records, plain, options):
+    rows = [row_of(record, include=("record", "chains"), seed=7) for record in reversed(records)]
+    assert [content(r) for r in run(config, store, rows, **options)] == [content(r) for r in reversed(plain)]
 
 
 def test_figures_agree_with_the_record(config, store, records):
@@ -221,18 +224,3 @@ def test_those_who_ask_for_one_sample_at_once_share_its_preparation(config, stor
 def test_limits_are_checked(config, store):
     with pytest.raises(ConfigError, match="running must be >= 1, got 0"):
         ServiceLimits(running=0)
-
-
-def test_a_server_answers_the_same_to_the_bit(config, store, records, campaign_file, tmp_path):
-    rows = [row_of(record, include=("record", "chains"), _rowidx=i) for i, record in enumerate(records)]
-    here = [content(result) for result in run(config, store, rows)]
-    with running_server(campaign_file, tmp_path) as server:
-        body = {"rows": [row.model_dump(mode="json", by_alias=True) for row in rows]}
-        lines = httpx.post(f"{server.url}/run_rollouts", json=body, timeout=60, trust_env=False).text.splitlines()
-        health = httpx.get(f"{server.url}/health", trust_env=False).json()
-        assert server.stop()[0] == 0
-    there = [RolloutResult.model_validate_json(line) for line in lines if '"heartbeat"' not in line]
-    assert sorted(map(content, there), key=lambda r: r.row_index) == here
-    assert health["config_hashes"] == config.hashes()
-    assert health["source_manifest_hash"] == store.source_manifest_hash
-    assert health["recipes"] == ["oracle_greedy", "softmax"]
