@@ -1,0 +1,135 @@
+"""End to end: rows prepared, servers started, waited for by name, and stopped however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rollout_assets.collection import (
+    CampaignInputs,
+    E2ERolloutCollectionConfig,
+    collect_end_to_end,
+)
+from rollout_assets.collection.server_fleet import FleetOptions, server_fleet
+from rollout_assets.config import load_campaign
+from rollout_assets.errors import CollectionError, ServerUnavailable
+from rollout_assets.rollouts.inspection.diff import diff_stores
+from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
+from tests.collection.collect_processes import (
+    children_of,
+    count_lines,
+    is_running,
+    kill,
+    own_children,
+    start,
+    wait_for,
+)
+
+
+def test_two_servers_give_the_store_that_the_shard_path_gives(tmp_path, tiny_campaign, tiny_train_shard):
+    before = own_children()
+    config = E2ERolloutCollectionConfig(
+        output_jsonl_fpath=tmp_path / "out.jsonl",
+        campaign=str(tiny_campaign),
+        split="train",
+        num_servers=2,
+        store_dir=tmp_path / "out.zarr",
+    )
+    report = collect_end_to_end(config)
+    assert report.collected.exit_code == 0 and report.prepared.rows == report.collected.coverage.done
+    assert report.prepared.targets_refused == 1, "a target without a label is in the rows, once"
+    diff = diff_stores(RolloutZarrStoreReader(tmp_path / "out.zarr"), RolloutZarrStoreReader(tiny_train_shard))
+    assert diff.equal, diff.differences
+    assert digests(tmp_path / "out.zarr") == digests(tiny_train_shard)
+    assert own_children() == before
+
+
+def digests(store):
+    return json.loads((store / "manifest.json").read_bytes())["content_sha256"]
+
+
+def test_a_server_that_is_late_is_named_and_all_are_stopped(tiny_campaign):
+    """The first server is held up by the system; it does not even heed SIGTERM."""
+    before = set(own_children())
+    held: list[int] = []
+
+    def hold_up():
+        started = wait_for(lambda: len(found := sorted(set(own_children()) - before)) == 2 and found)
+        wait_for(lambda: b"--ready-file" in Path(f"/proc/{started[0]}/cmdline").read_bytes())
+        os.kill(started[0], signal.SIGSTOP)
+        held.append(started[0])
+
+    async def fleet():
+        async with server_fleet(FleetOptions(str(tiny_campaign), 2, 2.0, 1.0)):
+            raise AssertionError("a server that is held up cannot be healthy")
+
+    holder = threading.Thread(target=hold_up)
+    holder.start()
+    began = time.monotonic()
+    with pytest.raises(ServerUnavailable) as caught:
+        asyncio.run(fleet())
+    holder.join()
+    assert f"server 0 (process {held[0]}) was not healthy after 2 s; its log is empty" in str(caught.value)
+    assert time.monotonic() - began < 2.0 + 1.0 + 2.0, (
+        "SIGKILL where SIGTERM is not heeded"
+    )
+    assert set(own_children()) == before
+
+
+def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path):
+    async def fleet():
+        async with server_fleet(FleetOptions(str(tmp_path / "nowhere.toml"), 1, 30.0, 1.0)):
+            pass
+
+    with pytest.raises(ServerUnavailable) as caught:
+        asyncio.run(fleet())
+    told = str(caught.value)
+    assert told.startswith("server 0 ended with exit code 2 before it was ready; the end of its log:")
+    assert "nowhere.toml: no such campaign file" in told.replace("\n  ", "")
+
+
+def test_servers_go_with_a_collector_that_is_interrupted(tmp_path, tiny_campaign, tiny_train_rows):
+    output = tmp_path / "out.jsonl"
+    process = start("collect", tiny_train_rows, "-o", output, "-c", tiny_campaign, "--servers", 1, "--repeats", 500)
+    wait_for(lambda: count_lines(output) > 3)
+    (server,) = children_of(process.pid)
+    process.send_signal(signal.SIGINT)
+    told, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "--resume goes on from there" in told
+    assert not is_running(server)
+    assert output.read_bytes().endswith(b"\n") and f"{count_lines(output):,} done" in told
+
+
+def test_servers_go_with_a_collector_that_is_killed(tmp_path, tiny_campaign, tiny_train_rows):
+    process = start("collect", tiny_train_rows, "-o", tmp_path / "out.jsonl", "-c", tiny_campaign, "--servers", 1)
+    (server,) = wait_for(lambda: children_of(process.pid))
+    wait_for(lambda: b"--ready-file" in Path(f"/proc/{server}/cmdline").read_bytes())
+    assert kill(process)
+    wait_for(lambda: not is_running(server), seconds=20)
+
+
+def test_prepared_rows_are_used_again_only_for_the_same_campaign_and_source(tmp_path, tiny_campaign):
+    config = load_campaign(tiny_campaign)
+    rows = CampaignInputs(config, "validation", tmp_path / "rows.jsonl")
+    first = rows.write()
+    written = rows.path.stat().st_mtime_ns
+    assert rows.write(reuse=True) == first and rows.path.stat().st_mtime_ns == written
+    other = CampaignInputs(config.model_copy(update={"seed": 6}), "validation", rows.path)
+    assert other.write(reuse=True).prepared_for != first.prepared_for
+    rows.path.write_text("{}\n")
+    assert rows.write(reuse=True) == first and count_lines(rows.path) == first.rows
+
+
+def test_a_split_that_the_campaign_does_not_have_is_said(tmp_path, tiny_campaign):
+    config = load_campaign(tiny_campaign)
+    only_train = config.model_copy(update={"source": config.source.model_copy(update={"splits": ("train",)})})
+    with pytest.raises(CollectionError, match="campaign tiny has split train, not validation"):
+        CampaignInputs(only_train, "validation", tmp_path / "rows.jsonl").splits()
+    assert CampaignInputs(config, "benchmark", tmp_path / "rows.jsonl").splits() == ("train", "val")
