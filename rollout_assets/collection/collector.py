@@ -7,29 +7,28 @@ there and then forgotten. What a kill leaves can be resumed; see ``resume``.
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
-from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from rollout_assets.collection.agents import LocalAgent, RemoteAgent
-from rollout_assets.collection.attempts import Outcome, RolloutAgent, attempt
+from rollout_assets.collection.attempts import Outcome, RolloutAgent
 from rollout_assets.collection.collected_store import CollectedStore
 from rollout_assets.collection.configs import RolloutCollectionConfig, SharedRolloutCollectionConfig
 from rollout_assets.collection.coverage import CollectionReport, Coverage
 from rollout_assets.collection.failures import keep_failures, read_failures
+from rollout_assets.collection.in_flight import InFlight
 from rollout_assets.collection.inputs import read_rows
+from rollout_assets.collection.interrupts import draining
 from rollout_assets.collection.metrics import ResultTable, TaskCounts, publish_metrics
 from rollout_assets.collection.result_columns import RolloutId
 from rollout_assets.collection.result_log import LineLog, read_results
 from rollout_assets.collection.resume import RunFacts, expected_counts, finished_keys, materialize, refuse_changes
+from rollout_assets.collection.wandb_upload import upload_rollouts
 from rollout_assets.config import load_campaign
-from rollout_assets.errors import ResumeRefused
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.durable_files import hold
 from rollout_assets.rollouts.rollout_rows import RolloutRow
@@ -61,11 +60,16 @@ class _Run:
     store: CollectedStore | None
     new: int = 0
     failed_now: int = 0
+    failed_in_a_row: int = 0
     began: float = field(default_factory=perf_counter)
 
     @property
     def coverage(self) -> Coverage:
         return Coverage(self.facts.rows, len(self.cached) + self.new, len(self.failures))
+
+    @property
+    def hopeless(self) -> bool:
+        return self.failed_in_a_row >= self.config.give_up_after
 
     def event(self) -> ProgressEvent:
         note = f"{self.failed_now} failed" if self.failed_now else ""
@@ -85,10 +89,9 @@ class RolloutCollectionHelper:
 
         An output that is there is refused unless ``resume_from_cache``; two collectors on one output likewise.
         """
-        config.refuse_what_is_not_installed()
         config.output_jsonl_fpath.parent.mkdir(parents=True, exist_ok=True)
         with hold(config.lock_fpath, str(config.output_jsonl_fpath)):
-            _refuse_existing_output(config)
+            config.refuse_before_any_work()
             agent = self.setup_server_client(config)
             try:
                 run = self._load_from_cache(config, await agent.identity())
@@ -116,7 +119,7 @@ class RolloutCollectionHelper:
         Rows are started in their order, as many at a time as the configuration says; ``semaphore`` may bound several
         collections together. Rows are read as awaitables are taken, so a generator of any length will do.
         """
-        return _InFlight(examples, agent, config, semaphore).outcomes()
+        return InFlight(examples, agent, config, semaphore).outcomes()
 
     def _preprocess_rows_from_config(self, config: RolloutCollectionConfig, identity: Mapping[str, Any]) -> RunFacts:
         """Write the rows of a new collection out, repeats and seeds included; all bad lines are reported together."""
@@ -130,6 +133,8 @@ class RolloutCollectionHelper:
             store.refuse_other_campaign(identity)
         if config.output_jsonl_fpath.exists() or config.failures_jsonl_fpath.exists():
             facts = refuse_changes(config, identity)
+            if store is not None:
+                store.is_published()
             done = finished_keys(config.output_jsonl_fpath)
             failures = {
                 key: line for key, line in read_failures(config.failures_jsonl_fpath).items() if key not in done
@@ -156,9 +161,9 @@ class RolloutCollectionHelper:
                 self._progress(run.event())
 
     def _pending(self, run: _Run) -> Iterator[RolloutRow]:
-        """Rows without a result, in input order, until told to stop."""
+        """Rows without a result, in input order, until told to stop or until it is hopeless."""
         for numbered in read_rows(run.config.materialized_jsonl_fpath):
-            if self.stop.is_set():
+            if self.stop.is_set() or run.hopeless:
                 return
             if numbered.key not in run.cached:
                 yield numbered.row
@@ -173,6 +178,7 @@ class RolloutCollectionHelper:
         line |= {"agent_ref": {"name": key[0]}, "_task_index": key[1], "_rollout_index": key[2]}
         results.append(line | {"_attempt": outcome.attempts})
         run.new += 1
+        run.failed_in_a_row = 0
         run.failures.pop(key, None)
 
     async def _finish(self, run: _Run) -> CollectionReport:
@@ -185,11 +191,14 @@ class RolloutCollectionHelper:
             if not run.store.is_published():
                 run.store.publish(run.facts, self._progress)
             published = run.store.path
+        if config.upload_rollouts_to_wandb:
+            upload_rollouts(config.output_jsonl_fpath, metrics)
         return CollectionReport(
             output=config.output_jsonl_fpath,
             coverage=coverage,
             cached=len(run.cached),
             interrupted=self.stop.is_set() and not coverage.complete,
+            gave_up=run.hopeless,
             seconds=seconds,
             failures=config.failures_jsonl_fpath if run.failures else None,
             metrics=metrics,
@@ -209,92 +218,6 @@ class RolloutCollectionHelper:
         return run.config.aggregate_metrics_fpath
 
 
-class _InFlight:
-    """Rows under way. Finished ones wait in ``_finished`` until somebody takes them."""
-
-    def __init__(
-        self,
-        rows: Iterable[RolloutRow],
-        agent: RolloutAgent,
-        config: SharedRolloutCollectionConfig,
-        semaphore: asyncio.Semaphore | None,
-    ) -> None:
-        self._rows, self._agent, self._config, self._semaphore = iter(rows), agent, config, semaphore
-        self._read: deque[RolloutRow] = deque()
-        self._running: set[asyncio.Task[Outcome]] = set()
-        self._finished: deque[asyncio.Task[Outcome]] = deque()
-        self._promised = 0
-
-    def outcomes(self) -> Iterator[Awaitable[Outcome]]:
-        """One awaitable for every row there is. Who stops taking them cancels what is under way."""
-        try:
-            while len(self._read) + len(self._running) + len(self._finished) > self._promised or self._read_one():
-                self._promised += 1
-                yield self._next()
-        except GeneratorExit:
-            for task in self._running:
-                task.cancel()
-            raise
-
-    async def _next(self) -> Outcome:
-        try:
-            self._admit()
-            while not self._finished:
-                ended, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-                self._finished.extend(task for task in ended if task in self._running)
-                self._running -= ended
-            self._promised -= 1
-            task = self._finished.popleft()
-            self._admit()
-            return task.result()
-        except BaseException:
-            await self._cancel()
-            raise
-
-    def _admit(self) -> None:
-        while len(self._running) < self._config.num_samples_in_parallel and (self._read or self._read_one()):
-            self._running.add(asyncio.create_task(self._run(self._read.popleft())))
-
-    async def _run(self, row: RolloutRow) -> Outcome:
-        if self._semaphore is None:
-            return await attempt(self._agent, row, self._config)
-        async with self._semaphore:
-            return await attempt(self._agent, row, self._config)
-
-    def _read_one(self) -> bool:
-        row = next(self._rows, None)
-        if row is not None:
-            self._read.append(row)
-        return row is not None
-
-    async def _cancel(self) -> None:
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
-
-
-@contextmanager
-def draining(stop: asyncio.Event) -> Iterator[None]:
-    """While held, the first SIGINT or SIGTERM sets ``stop``, and the second cancels the task at hand."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-
-    def told() -> None:
-        task.cancel() if stop.is_set() else stop.set()
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    for number in signals:
-        loop.add_signal_handler(number, told)
-    try:
-        yield
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
-
-
 def _keep_failure(run: _Run, outcome: Outcome, failures: LineLog) -> None:
     """Write a failure; attempts of earlier runs are counted in."""
     assert outcome.failure is not None
@@ -304,14 +227,9 @@ def _keep_failure(run: _Run, outcome: Outcome, failures: LineLog) -> None:
     failures.append(line)
     run.failures[key] = line
     run.failed_now += 1
+    run.failed_in_a_row += outcome.failure.transient
 
 
 def _key(row: RolloutRow) -> RolloutId:
     assert row.agent_name is not None and row.task_index is not None and row.rollout_index is not None
     return row.agent_name, row.task_index, row.rollout_index
-
-
-def _refuse_existing_output(config: RolloutCollectionConfig) -> None:
-    for path in (config.output_jsonl_fpath, config.failures_jsonl_fpath):
-        if path.exists() and not config.resume_from_cache:
-            raise ResumeRefused(f"{path}: already there; resume to go on with it, or choose another output")

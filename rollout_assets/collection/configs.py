@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rollout_assets.collection.metrics import MetricOptions
-from rollout_assets.errors import ConfigError
+from rollout_assets.errors import ConfigError, ResumeRefused
 from rollout_assets.rollouts.rollout_rows import RolloutParams
 
 Count = Annotated[int, Field(ge=1)]
@@ -39,6 +39,7 @@ class SharedRolloutCollectionConfig(CollectionModel):
 
     ``responses_create_params`` are merged over each row's parameters. ``max_attempts`` bounds how often a row is tried
     when it fails in passing; a server that says it is busy is asked again for ``busy_patience_s`` without counting.
+    After ``give_up_after`` rows in a row that failed in passing nobody seems to be there, and no other row is tried.
     ``store_dir`` asks for a rollout store of all records beside the lines.
     """
 
@@ -55,6 +56,7 @@ class SharedRolloutCollectionConfig(CollectionModel):
     request_timeout_s: Seconds = 300.0
     busy_patience_s: Seconds = 600.0
     backoff_s: Seconds = 0.5
+    give_up_after: Count = 100
 
     @model_validator(mode="after")
     def _usable(self) -> Self:
@@ -102,13 +104,6 @@ class SharedRolloutCollectionConfig(CollectionModel):
         """Held by the one process that collects into this output."""
         return self.output_jsonl_fpath.with_name(f".{self.output_jsonl_fpath.name}.lock")
 
-    def refuse_what_is_not_installed(self) -> None:
-        """Raise ``ConfigError`` before any work if something asked for cannot be had."""
-        if self.upload_rollouts_to_wandb and find_spec("wandb") is None:
-            raise ConfigError(
-                "upload_rollouts_to_wandb: the package 'wandb' is not installed; install it, or leave this off"
-            )
-
 
 class RowsConfig(SharedRolloutCollectionConfig):
     """How input lines become rows.
@@ -136,6 +131,16 @@ class RowsConfig(SharedRolloutCollectionConfig):
     def materialized_jsonl_fpath(self) -> Path:
         """Every row that is to be run, repeats written out, in input order."""
         return self.beside("_materialized_inputs.jsonl")
+
+    def refuse_before_any_work(self) -> None:
+        """Raise if something asked for cannot be had, or if there is an output that is not to be gone on with."""
+        if self.upload_rollouts_to_wandb and find_spec("wandb") is None:
+            raise ConfigError(
+                "upload_rollouts_to_wandb: the package 'wandb' is not installed; install it, or leave this off"
+            )
+        for path in (self.output_jsonl_fpath, self.failures_jsonl_fpath):
+            if path.exists() and not self.resume_from_cache:
+                raise ResumeRefused(f"{path}: already there; resume to go on with it, or choose another output")
 
     def repeats_of(self, agent: str) -> int | None:
         """How often a row of an agent is run; None when nothing says so."""

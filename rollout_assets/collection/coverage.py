@@ -42,12 +42,16 @@ class Coverage:
 
 @dataclass(frozen=True)
 class CollectionReport:
-    """What a collection did. ``cached`` results were there before; ``store`` is set when one was published."""
+    """What a collection did. ``cached`` results were there before; ``store`` is set when one was published.
+
+    ``gave_up`` says that so many rows failed in a row that the rest was not tried.
+    """
 
     output: Path
     coverage: Coverage
     cached: int
     interrupted: bool
+    gave_up: bool
     seconds: float
     failures: Path | None
     metrics: Path | None

@@ -6,9 +6,10 @@ import asyncio
 from dataclasses import dataclass
 
 from rollout_assets.collection.campaign_inputs import CampaignInputs, PreparedInputs
-from rollout_assets.collection.collector import RolloutCollectionHelper, draining
+from rollout_assets.collection.collector import RolloutCollectionHelper
 from rollout_assets.collection.configs import E2ERolloutCollectionConfig
 from rollout_assets.collection.coverage import CollectionReport
+from rollout_assets.collection.interrupts import draining
 from rollout_assets.collection.server_fleet import FleetOptions, server_fleet
 from rollout_assets.config import load_campaign
 from rollout_assets.progress import SILENT, ProgressSink
@@ -26,7 +27,7 @@ def collect_end_to_end(
     config: E2ERolloutCollectionConfig, progress: ProgressSink = SILENT, server_arguments: tuple[str, ...] = ()
 ) -> E2EReport:
     """Prepare, serve and collect. The servers are stopped in bounded time however this ends."""
-    config.refuse_what_is_not_installed()
+    config.refuse_before_any_work()
     prepared, inputs = None, config.input_jsonl_fpath
     if inputs is None:
         split = CampaignInputs(load_campaign(config.campaign), config.split, config.prepared_jsonl_fpath)

@@ -141,7 +141,7 @@ def _prepare(
 ) -> PreparedInputs:
     from rollout_assets.collection.campaign_inputs import CampaignInputs
 
-    config.refuse_what_is_not_installed()
+    config.refuse_before_any_work()
     assert config.campaign is not None and config.input_jsonl_fpath is not None
     return CampaignInputs(load_campaign(config.campaign), split, config.input_jsonl_fpath).write(
         reuse=reuse, progress=progress
@@ -206,6 +206,8 @@ def _show(prepared: PreparedInputs | None, report: CollectionReport) -> None:
     _say(f"[{colour}]{report.output}[/]: {report.coverage.line()}{cached}")
     if report.failures is not None:
         _say(f"[red]{report.failures}[/] says why rows failed; --resume tries them again")
+    if report.gave_up:
+        _say("[red]gave up[/]: too many rows in a row found nobody to answer them; the rest was not tried")
     if report.interrupted:
         _say("[yellow]stopped[/]; --resume goes on from there")
     if report.store is not None:

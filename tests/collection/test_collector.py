@@ -115,6 +115,15 @@ def test_a_server_that_stays_busy_is_given_up(tmp_path):
     assert [line["error"]["class"] for line in lines_of(report.failures)] == ["RequestRefused"] * 2
 
 
+def test_a_server_that_is_gone_is_given_up_before_every_row_has_been_tried(tmp_path):
+    with running(MadeUpServer(lambda row, _: "drop" if row["_task_index"] >= 10 else None)) as server:
+        config = config_for(tmp_path, server, rows=400, max_attempts=1, give_up_after=12)
+        report = collect_rollouts(config)
+    assert report.gave_up and report.exit_code == 3
+    assert report.coverage.done == 10
+    assert 12 <= report.coverage.failed <= 12 + 2 * 8 and report.coverage.missing > 300
+
+
 def test_rows_go_to_the_server_with_the_fewest_under_way(tmp_path):
     with running(MadeUpServer(delay_s=0.01)) as fast, running(MadeUpServer(delay_s=0.1)) as slow:
         collect_rollouts(config_for(tmp_path, fast, slow, num_samples_in_parallel=4))

@@ -77,9 +77,7 @@ def test_a_server_that_is_late_is_named_and_all_are_stopped(tiny_campaign):
         asyncio.run(fleet())
     holder.join()
     assert f"server 0 (process {held[0]}) was not healthy after 2 s; its log is empty" in str(caught.value)
-    assert time.monotonic() - began < 2.0 + 1.0 + 2.0, (
-        "SIGKILL where SIGTERM is not heeded"
-    )
+    assert time.monotonic() - began < 2.0 + 1.0 + 2.0, "SIGKILL where SIGTERM is not heeded"
     assert set(own_children()) == before
 
 

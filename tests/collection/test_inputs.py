@@ -8,7 +8,6 @@ import pytest
 from rollout_assets.collection.configs import (
     E2ERolloutCollectionConfig,
     RolloutCollectionConfig,
-    SharedRolloutCollectionConfig,
 )
 from rollout_assets.collection.inputs import collection_seed, numbered_rows, row_json
 from rollout_assets.errors import ConfigError, InputsRefused
@@ -145,9 +144,11 @@ def test_an_empty_file_is_no_input(tmp_path):
 
 
 def test_uploading_without_the_package_is_refused_before_any_work(tmp_path):
-    config = SharedRolloutCollectionConfig(output_jsonl_fpath=tmp_path / "o.jsonl", upload_rollouts_to_wandb=True)
+    config = E2ERolloutCollectionConfig(
+        output_jsonl_fpath=tmp_path / "o.jsonl", campaign="demo", upload_rollouts_to_wandb=True
+    )
     with pytest.raises(ConfigError, match="'wandb' is not installed; install it, or leave this off"):
-        config.refuse_what_is_not_installed()
+        config.refuse_before_any_work()
 
 
 def test_files_of_a_collection_lie_beside_its_output(tmp_path):
