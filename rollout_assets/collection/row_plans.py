@@ -13,8 +13,12 @@ from rollout_assets.rollouts.recipes import largest_branch
 from rollout_assets.rollouts.rollout_rows import RolloutRow, row_problems
 from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
 
-MAX_STATES = 4_096
-"""States that one rollout may reach; a recipe that could reach more is refused before any work."""
+MAX_HORIZON = 256
+MAX_STEPS = 1_024
+"""Steps of all chains that a row's own recipe may grow: each holds a shell, its labels and a depth image in memory.
+
+A recipe of the campaign itself is its operator's choice and may grow further.
+"""
 
 
 @dataclass(frozen=True)
@@ -22,8 +26,9 @@ class RowPlan:
     """A row made definite.
 
     ``recipe`` is what was asked for and ``recipe_run`` the same under the row's step limit. ``config`` is the campaign
-    at the row's seed with the recipe that is run in the place of its namesake, so a record never carries the hash of a
-    campaign that would not give it again. Targets are those of the campaign's own seed, whatever the row's.
+    at the row's seed, with the recipe that is run in the place of its namesake: the campaign that would roll this
+    target out to the same record. Which targets there are is decided by the served campaign's own seed, whatever the
+    row's, so that a target's rank means the same in every row.
     """
 
     recipe: RolloutRecipeConfig
@@ -37,9 +42,8 @@ def plan_row(row: RolloutRow, config: CampaignConfig) -> RowPlan:
     recipe = _changed(_asked(row, config), row)
     limit = row.params.max_rollout_steps
     run = step_limited(recipe, limit)
-    if _may_exceed(run, MAX_STATES):
-        bound = f"may reach more than {MAX_STATES:,} states; lower horizon or branch, or set beam_width"
-        raise RowRefused("recipe", f"{recipe.name} {bound}")
+    if run not in config.recipes:
+        _refuse_large(run)
     seed = config.seed if row.seed is None else row.seed
     return RowPlan(recipe, run, _holding(run, config.model_copy(update={"seed": seed})), limit)
 
@@ -95,15 +99,13 @@ def _holding(recipe: RolloutRecipeConfig, config: CampaignConfig) -> CampaignCon
     return config.model_copy(update={"recipes": recipes})
 
 
-def _may_exceed(recipe: RolloutRecipeConfig, most: int) -> bool:
-    """Whether a recipe that never meets a dead end evaluates more states than ``most``."""
-    chains = states = 1
-    for _ in range(recipe.horizon - 1):
+def _refuse_large(recipe: RolloutRecipeConfig) -> None:
+    if recipe.horizon > MAX_HORIZON:
+        raise RowRefused("recipe", f"{recipe.name}: horizon may be {MAX_HORIZON}, got {recipe.horizon}")
+    chains = 1
+    for depth in range(1, recipe.horizon + 1):
         chains *= largest_branch(recipe)
-        if chains > most * largest_branch(recipe):
-            return True
         chains = chains if recipe.beam_width is None else min(chains, recipe.beam_width)
-        states += chains
-        if states > most:
-            return True
-    return False
+        if chains * depth > MAX_STEPS:
+            bound = f"may grow more than {MAX_STEPS:,} steps; lower horizon, branch or beam_width"
+            raise RowRefused("recipe", f"{recipe.name} {bound}")

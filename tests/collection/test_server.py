@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import socket
 import time
 
@@ -210,7 +211,7 @@ def test_a_client_that_goes_away_takes_its_work_with_it(client):
 
 
 def test_a_lone_run_whose_client_goes_away_is_cancelled(server, client):
-    body = json.dumps({"source_row": 0, "seed": 123, "params": {"horizon": 400}}).encode()
+    body = json.dumps({"source_row": 0, "seed": 123, "params": {"horizon": 250}}).encode()
     head = f"POST /run HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(body)}\r\n\r\n"
     host, _, port = server.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as raw:
@@ -221,6 +222,17 @@ def test_a_lone_run_whose_client_goes_away_is_cancelled(server, client):
     began = time.monotonic()
     wait_until_idle(client)
     assert time.monotonic() - began < 2
+
+
+def test_what_is_not_http_does_not_take_it_down(server, client):
+    rng = random.Random(7)
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    starts = [b"", b"GET / HTTP/1.1\r\n", b"POST /run HTTP/1.1\r\nContent-Length: 99\r\n\r\n", b"\x16\x03\x01"]
+    for number in range(60):
+        with socket.create_connection((host, int(port)), timeout=5) as raw:
+            raw.sendall(starts[number % len(starts)] + rng.randbytes(rng.randrange(300)))
+    assert client.post("/run", json={"source_row": 0}).json()["status"] == "completed"
+    wait_until_idle(client)
 
 
 def test_the_same_key_and_row_is_run_once(client):
@@ -387,7 +399,7 @@ def test_the_log_never_shows_the_token(server):
 
 def test_told_to_stop_it_ends_in_bounded_time_with_work_under_way(server, client):
     """Last in this file: it ends the server."""
-    rows = [{"source_row": i % 4, "seed": i, "params": {"horizon": 300}, "_rowidx": i} for i in range(IN_FLIGHT)]
+    rows = [{"source_row": i % 4, "seed": i, "params": {"horizon": 250}, "_rowidx": i} for i in range(IN_FLIGHT)]
     with client.stream("POST", "/run_rollouts", json={"rows": rows}) as stream:
         assert stream.status_code == 200
         server.process.terminate()

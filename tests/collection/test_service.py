@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rollout_assets.collection.row_plans import MAX_STATES
+from rollout_assets.collection.row_plans import MAX_STEPS
 from rollout_assets.collection.service import RolloutService, ServiceLimits
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig, load_campaign
 from rollout_assets.errors import ConfigError, RowRefused
@@ -179,8 +179,12 @@ def test_a_changed_recipe_gives_what_the_campaign_with_that_recipe_stores(config
         ({"source_row": 0, "recipe": None, "agent_ref": {"name": "x"}}, "agent_ref.name", "got 'x'"),
         ({"source_row": 0, "recipe": None}, "recipe", "recipes oracle_greedy, softmax, got None"),
         ({"source_row": 0, "params": {"branch": [0]}}, "params.branch[0]", "greater than or equal to 1, got 0"),
-        ({"source_row": 0, "params": {"horizon": 14, "branch": 2}}, "recipe", f"more than {MAX_STATES:,} states"),
-        ({"source_row": 0, "params": {"horizon": 10**9, "beam_width": 2}}, "recipe", "set beam_width"),
+        ({"source_row": 0, "params": {"horizon": 9, "branch": 2}}, "recipe", f"more than {MAX_STEPS:,} steps"),
+        (
+            {"source_row": 0, "params": {"horizon": 10**9, "beam_width": 2}},
+            "recipe",
+            "horizon may be 256, got 10{9}",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_run_names_the_field_and_what_there_is(config, store, asked, field, message):
