@@ -1,4 +1,5 @@
 import asyncio
+import time
 
 import numpy as np
 import pytest
@@ -6,9 +7,9 @@ import pytest
 from rollout_assets.config import RolloutRecipeConfig
 from rollout_assets.errors import ConfigError, RolloutFailed
 from rollout_assets.oracle.scorer import OracleScorer
-from rollout_assets.rollouts.batching import BatchLimits
+from rollout_assets.rollouts.batching import BatchLimits, EvaluationBatcher
 from rollout_assets.rollouts.dataset_writer import RolloutGenerator
-from rollout_assets.rollouts.evaluation import StateEvaluator
+from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
 from rollout_assets.rollouts.manager import (
     Action,
     AsyncRolloutImpl,
@@ -85,6 +86,37 @@ def test_one_or_eight_concurrent_rollouts_and_any_batching_give_the_same_bits(ge
     alone = [completion for root in managed for completion in run(AsyncRolloutImpl(4, evaluator(generator)), root)]
     together = run(AsyncRolloutImpl(4, evaluator(generator), limits=limits), *managed)
     assert chains_of(together) == chains_of(alone)
+
+
+class SlowAtFirst(StateEvaluator):
+    """Takes its time over the first batch and notes the size of each."""
+
+    sizes: list[int]
+
+    def evaluate(self, requests):
+        self.sizes.append(len(requests))
+        if len(self.sizes) == 1:
+            time.sleep(0.2)
+        return super().evaluate(requests)
+
+
+@pytest.mark.parametrize(("states", "sizes"), [(100, [1, 5]), (2, [1, 2, 2, 1])])
+def test_what_gathers_while_the_worker_is_busy_goes_off_together_within_the_limit(generator, roots, states, sizes):
+    slow = SlowAtFirst(generator.config, generator.scorer)
+    slow.sizes = []
+    views = states * generator.config.candidates.num_candidates
+
+    async def work() -> None:
+        batcher = EvaluationBatcher(slow, BatchLimits(max_views=views, max_wait_s=0.001))
+        asked = []
+        for seed in range(6):
+            asked.append(asyncio.ensure_future(batcher.evaluate([StateRequest(roots[0], seed, ())])))
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*asked)
+        await batcher.aclose()
+
+    asyncio.run(work())
+    assert slow.sizes == sizes
 
 
 def test_a_group_of_one_equals_what_the_campaign_stores(generator, roots):
