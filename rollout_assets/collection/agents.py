@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+import ssl
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -24,25 +25,51 @@ BUSY = 429
 DEFAULT_RETRY_AFTER_S = 1.0
 
 
-@dataclass
 class _Server:
-    url: str
-    in_flight: int = 0
-    asked: int = 0
+    """One server, and connections to it that are not in use.
+
+    A client per connection: what a shared one does for each request grows with the number of its connections.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self.url = url.rstrip("/")
+        self.asked = self.in_flight = 0
+        self._headers = headers
+        self._verify = ssl.create_default_context() if url.startswith("https://") else False
+        self._clients: list[httpx.AsyncClient] = []
+        self._idle: list[httpx.AsyncClient] = []
+
+    async def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """One request over a connection of its own."""
+        http = self._idle.pop() if self._idle else self._connect()
+        self.asked += 1
+        self.in_flight += 1
+        try:
+            return await http.request(method, f"{self.url}{path}", **options)
+        finally:
+            self.in_flight -= 1
+            self._idle.append(http)
+
+    async def aclose(self) -> None:
+        for http in self._clients:
+            await http.aclose()
+
+    def _connect(self) -> httpx.AsyncClient:
+        http = httpx.AsyncClient(headers=dict(self._headers), timeout=None, verify=self._verify, trust_env=False)
+        self._clients.append(http)
+        return http
 
 
 class RemoteAgent:
     """Rollout servers behind one door: each row goes to the server with the fewest rows under way, in turn."""
 
-    def __init__(self, urls: tuple[str, ...], token_env: str | None = None, connections: int = 8) -> None:
+    def __init__(self, urls: tuple[str, ...], token_env: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {_token(token_env)}"} if token_env is not None else {}
-        self._servers = [_Server(url.rstrip("/")) for url in dict.fromkeys(urls)]
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=connections)
-        self._http = httpx.AsyncClient(headers=headers, timeout=None, limits=limits, trust_env=False)
+        self._servers = [_Server(url, headers) for url in dict.fromkeys(urls)]
 
     async def identity(self) -> dict[str, Any]:
         """What all servers answer for; servers that differ are ``ServerUnavailable`` with the field."""
-        found = {server.url: await self._health(server.url) for server in self._servers}
+        found = {server.url: await self._health(server) for server in self._servers}
         first_url, first = next(iter(found.items()))
         for url, other in found.items():
             for name in IDENTITY:
@@ -56,16 +83,12 @@ class RemoteAgent:
     async def run(self, row: RolloutRow) -> dict[str, Any]:
         """Ask one server for one row."""
         server = min(self._servers, key=lambda server: (server.in_flight, server.asked))
-        server.in_flight += 1
-        server.asked += 1
         body = row.model_dump_json(by_alias=True, exclude_defaults=True)
         headers = {"Content-Type": "application/json", "Idempotency-Key": canonical_hash(json.loads(body))}
         try:
-            answer = await self._http.post(f"{server.url}/run", content=body, headers=headers)
+            answer = await server.ask("POST", "/run", content=body, headers=headers)
         except httpx.HTTPError as error:
             raise RequestFailed(type(error).__name__, f"{server.url}: {error}", transient=True) from None
-        finally:
-            server.in_flight -= 1
         if answer.status_code != httpx.codes.OK:
             raise _refusal(server.url, answer)
         try:
@@ -78,11 +101,13 @@ class RemoteAgent:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._http.aclose()
+        for server in self._servers:
+            await server.aclose()
 
-    async def _health(self, url: str) -> dict[str, Any]:
+    async def _health(self, server: _Server) -> dict[str, Any]:
+        url = server.url
         try:
-            answer = await self._http.get(f"{url}/health", timeout=HEALTH_TIMEOUT_S)
+            answer = await server.ask("GET", "/health", timeout=HEALTH_TIMEOUT_S)
             answer.raise_for_status()
             found = answer.json()
             return {name: found[name] for name in IDENTITY}

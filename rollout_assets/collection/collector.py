@@ -103,7 +103,7 @@ class RolloutCollectionHelper:
     def setup_server_client(self, config: RolloutCollectionConfig) -> RolloutAgent:
         """Whoever answers: the servers of the configuration, or the campaign in this process."""
         if config.server_urls:
-            return RemoteAgent(config.server_urls, config.token_env, config.num_samples_in_parallel)
+            return RemoteAgent(config.server_urls, config.token_env)
         assert config.campaign is not None
         return LocalAgent(load_campaign(config.campaign))
 
