@@ -183,6 +183,22 @@ def test_an_interrupt_finishes_what_is_under_way_and_a_resume_does_the_rest(tmp_
     assert len(server.order) == 40, "nothing is asked twice"
 
 
+def test_a_second_interrupt_does_not_wait_and_keeps_what_is_done(tmp_path):
+    with running(MadeUpServer(lambda row, _: "hang" if row["_task_index"] >= 10 else None)) as server:
+
+        def interrupt_twice():
+            for _ in range(2):
+                while len(server.order) < 14:
+                    time.sleep(0.005)
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.2)
+
+        threading.Thread(target=interrupt_twice).start()
+        with pytest.raises(KeyboardInterrupt):
+            collect_rollouts(config_for(tmp_path, server, request_timeout_s=60.0))
+    assert len(lines_of(tmp_path / "out.jsonl")) == 10
+
+
 def test_run_examples_gives_one_awaitable_per_row_in_the_order_of_completion(tmp_path):
     async def collect(server, lazily):
         config = config_for(tmp_path, server, rows=12, num_samples_in_parallel=3)

@@ -105,6 +105,15 @@ def test_servers_go_with_a_collector_that_is_interrupted(tmp_path, tiny_campaign
     assert output.read_bytes().endswith(b"\n") and f"{count_lines(output):,} done" in told
 
 
+def test_an_interrupt_while_servers_start_stops_them(tmp_path, tiny_campaign, tiny_train_rows):
+    process = start("collect", tiny_train_rows, "-o", tmp_path / "out.jsonl", "-c", tiny_campaign, "--servers", 1)
+    (server,) = wait_for(lambda: children_of(process.pid))
+    wait_for(lambda: b"--ready-file" in Path(f"/proc/{server}/cmdline").read_bytes())
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130 and not is_running(server)
+
+
 def test_servers_go_with_a_collector_that_is_killed(tmp_path, tiny_campaign, tiny_train_rows):
     process = start("collect", tiny_train_rows, "-o", tmp_path / "out.jsonl", "-c", tiny_campaign, "--servers", 1)
     (server,) = wait_for(lambda: children_of(process.pid))

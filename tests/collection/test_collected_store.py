@@ -1,0 +1,83 @@
+"""Records that wait for their store: nothing is published half, over something else, or for another campaign."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rollout_assets.collection import RolloutCollectionConfig, collect_rollouts
+from rollout_assets.errors import CollectionError, ConfigError, RecordRefused, StoreExists
+from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
+from tests.collection.test_collector import lines_of
+
+
+@pytest.fixture
+def stored(tmp_path, tiny_campaign, tiny_server):
+    """A collection from the real server into a store."""
+
+    def collect(rows, **changes):
+        options = {"campaign": str(tiny_campaign), "store_dir": tmp_path / "out.zarr", "resume_from_cache": True}
+        return collect_rollouts(
+            RolloutCollectionConfig(
+                input_jsonl_fpath=rows,
+                output_jsonl_fpath=tmp_path / "out.jsonl",
+                server_urls=(tiny_server,),
+                **(options | changes),
+            )
+        )
+
+    return collect
+
+
+def test_a_store_waits_for_every_row_and_says_which_record_is_damaged(tmp_path, stored, tiny_train_rows):
+    rows = tmp_path / "rows.jsonl"
+    bad = json.loads(tiny_train_rows.read_text().splitlines()[0]) | {"target": "nobody"}
+    rows.write_text(tiny_train_rows.read_text() + json.dumps(bad) + "\n")
+    report = stored(rows)
+    assert report.exit_code == 3 and report.store is None and not (tmp_path / "out.zarr").exists()
+    (failure,) = lines_of(report.failures)
+    assert failure["error"]["class"] == "RowRefused" and "nobody" in failure["error"]["message"]
+    records = sorted((tmp_path / "out_records").rglob("*.record"))
+    assert len(records) == report.coverage.done == len(lines_of(report.output))
+    for path in (tmp_path / "out_materialized_inputs.jsonl", rows):
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    forget(tmp_path / "out_run.json", rows_of=tmp_path / "out_materialized_inputs.jsonl")
+    whole = records[2].read_bytes()
+    records[2].write_bytes(whole[:-40] + b"A" * 40)
+    with pytest.raises(CollectionError, match=rf"{records[2].name}: the record of agent .* cannot be read"):
+        stored(rows)
+    assert not (tmp_path / "out.zarr").exists()
+    records[2].write_bytes(whole)
+    assert stored(rows).store == tmp_path / "out.zarr"
+    assert RolloutZarrStoreReader(tmp_path / "out.zarr").num_rows("sources") == 2
+
+
+def forget(run, rows_of):
+    """Make a run's facts those of fewer rows."""
+    import hashlib
+
+    facts = json.loads(run.read_bytes())
+    facts |= {"rows": len(lines_of(rows_of)), "rows_sha256": hashlib.sha256(rows_of.read_bytes()).hexdigest()}
+    run.write_text(json.dumps(facts))
+
+
+def test_something_in_the_place_of_the_store_is_refused_before_any_work(tmp_path, stored, tiny_train_rows):
+    (tmp_path / "out.zarr").mkdir()
+    with pytest.raises(StoreExists, match=r"out.zarr: already there; choose another destination"):
+        stored(tiny_train_rows)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_store_for_another_campaign_than_the_servers_is_refused(tmp_path, stored, tiny_campaign, tiny_train_rows):
+    other = tmp_path / "other.toml"
+    other.write_text(tiny_campaign.read_text().replace("seed = 5", "seed = 6"))
+    with pytest.raises(ConfigError, match=r"campaign tiny: rollout hash .* give the campaign that the servers run"):
+        stored(tiny_train_rows, campaign=str(other))
+
+
+def test_two_splits_do_not_fit_into_one_store_and_nothing_is_lost(tmp_path, stored, tiny_rows):
+    with pytest.raises(RecordRefused, match="one store holds one split"):
+        stored(tiny_rows)
+    assert not (tmp_path / "out.zarr").exists() and not (tmp_path / ".partial-out.zarr").exists()
+    assert len(list((tmp_path / "out_records").rglob("*.record"))) == len(lines_of(tmp_path / "out.jsonl")) == 15
