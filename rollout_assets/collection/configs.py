@@ -168,8 +168,9 @@ class RolloutCollectionConfig(RowsConfig):
 class E2ERolloutCollectionConfig(RowsConfig):
     """Prepare the rows of a campaign's split, start servers, collect, and stop them again whatever happens.
 
-    ``benchmark`` means every split of the campaign. ``reuse_existing_data_preparation`` takes rows prepared before, if
-    they were prepared for the same campaign, source and split. ``input_jsonl_fpath`` brings rows instead of a split.
+    ``benchmark`` means every split of the campaign. ``reuse_existing_data_preparation``, like resuming, takes rows
+    prepared before, if they were prepared for the same campaign, source and split. ``input_jsonl_fpath`` brings rows
+    instead of a split.
     """
 
     campaign: str

@@ -31,7 +31,8 @@ def collect_end_to_end(
     prepared, inputs = None, config.input_jsonl_fpath
     if inputs is None:
         split = CampaignInputs(load_campaign(config.campaign), config.split, config.prepared_jsonl_fpath)
-        prepared = split.write(reuse=config.reuse_existing_data_preparation, progress=progress)
+        reuse = config.reuse_existing_data_preparation or config.resume_from_cache
+        prepared = split.write(reuse=reuse, progress=progress)
         inputs = split.path
     fleet = FleetOptions(
         campaign=config.campaign,

@@ -109,7 +109,7 @@ def collect(
     config = _config(shared, inputs, server, servers, from_campaign)
     try:
         with progress_bars() as progress:
-            prepared = _prepare(config, split, reuse_rows, progress) if from_campaign else None
+            prepared = _prepare(config, split, reuse_rows or resume, progress) if from_campaign else None
             report = _run(config, progress)
     except KeyboardInterrupt:
         err.print("[yellow]interrupted[/]; what is done stays, and --resume goes on from there", highlight=False)
