@@ -31,6 +31,7 @@ Array: TypeAlias = "ArrayLike | torch.Tensor"
 
 _NAME = re.compile(r"auto|cpu|cuda(:\d+)?")
 _LOCK = threading.RLock()
+_TORCH_LOCK = threading.Lock()
 _ready: set[tuple[str, str] | None] = set()
 """Kernels whose module is loaded, by key and device; None stands for Warp itself."""
 
@@ -75,6 +76,7 @@ def full_warp(shape: int | tuple[int, ...], value: float, dtype: Any, device: st
 
 def to_torch(array: wp.array) -> torch.Tensor:
     """The array's memory as a tensor, (n, 3) float32 for n vectors."""
+    _import_torch()
     return wp.to_torch(array)
 
 
@@ -82,7 +84,8 @@ def vectors(values: Array, name: str, device: str) -> wp.array:
     """(n, 3) numbers as n float32 vectors on ``device``, without a copy where the memory already fits."""
     _start_warp()
     torch_or_none = sys.modules.get("torch")
-    if torch_or_none is not None and isinstance(values, torch_or_none.Tensor):
+    tensor_type = getattr(torch_or_none, "Tensor", None)  # None also while another thread still imports torch
+    if torch_or_none is not None and tensor_type is not None and isinstance(values, tensor_type):
         tensor = values.detach().to(device=device, dtype=torch_or_none.float32).contiguous()
         _check_shape(tuple(tensor.shape), name)
         return wp.from_torch(tensor, dtype=wp.vec3) if len(tensor) else empty_warp(0, wp.vec3, device)
@@ -159,6 +162,12 @@ def _on_torch_stream(device: str) -> str:
 
     wp.set_stream(wp.stream_from_torch(torch.cuda.default_stream(device)), device)
     return device
+
+
+def _import_torch() -> None:
+    """Import torch in one thread while the others wait: two that import it at once see half of it."""
+    with _TORCH_LOCK:
+        import torch  # noqa: F401
 
 
 def _start_warp() -> None:
