@@ -51,14 +51,17 @@ def demo(
     version = current_version(config)
     funnel = campaign_funnel(config)
     seconds = time.monotonic() - began
-    store_dir = CampaignLayout(config.shards.output_dir).promoted
+    layout = CampaignLayout(config.shards.output_dir)
+    reports = [layout.reports / f"{child.name}.html" for child in version.children]
     if as_json:
-        facts = {"store_dir": store_dir, "version": version.name, "valid": result.ok}
+        facts = {"store_dir": layout.promoted, "version": version.name, "valid": result.ok, "reports": reports}
         print_json(facts | {"runs": result.runs, "funnel": funnel, "seconds": seconds})
         return
     show_funnel(funnel)
+    for report in reports:
+        out.print(f"report: {report}", highlight=False, soft_wrap=True)
     out.print(
-        f"{store_dir} -> {version.name}: [green]deeply valid[/]; {seconds:.0f} s in all",
+        f"{layout.promoted} -> {version.name}: [green]deeply valid[/]; {seconds:.0f} s in all",
         highlight=False,
         soft_wrap=True,
     )
