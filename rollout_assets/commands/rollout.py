@@ -32,12 +32,14 @@ def rollout(
 
     `gain` and `total` are root gains: the share of the error at the root that a view, or all so far, took away.
     """
+    config = _only(load_campaign(campaign), recipe)
+    if plot is not None and plot.suffix != ".html":
+        raise ConfigError(f"a 3-D page needs FILE.html, got {plot.name}")
     from rollout_assets.rollouts.dataset_writer import RolloutGenerator
     from rollout_assets.rollouts.roots import RefusedTarget
     from rollout_assets.rollouts.step_table import step_rows
     from rollout_assets.sources.vin_store import VinOfflineStore
 
-    config = _only(load_campaign(campaign), recipe)
     store = VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs)
     row = store.row(int(sample) if sample.isdigit() else sample)
     generator = RolloutGenerator(config, store)
