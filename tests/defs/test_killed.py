@@ -73,9 +73,12 @@ def test_a_killed_run_of_the_daemon_is_failed_and_retried_by_itself(desk, finish
         runner = desk.runner()
         with runner.instance as instance:
             end = time.monotonic() + 300
-            while time.monotonic() < end and len(validated_versions(instance, runner.place)) < 2:
+            while time.monotonic() < end:
+                runs = [run for run in instance.get_runs() if run.tags.get("dagster/partition") == "shard-000000"]
+                validated = len(validated_versions(instance, runner.place))
+                if validated == 2 and all(run.is_finished for run in runs):
+                    break
                 time.sleep(1)
-            runs = [run for run in instance.get_runs() if run.tags.get("dagster/partition") == "shard-000000"]
     assert [run.status for run in runs] == [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE]
     assert runs[0].parent_run_id == runs[1].run_id
     assert desk.content() == finished_desk[0].content()
