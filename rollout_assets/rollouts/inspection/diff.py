@@ -25,8 +25,8 @@ from rollout_assets.rollouts.zarr_store.schema import (
     SOURCES,
     STEPS,
     TARGETS,
-    Table,
 )
+from rollout_assets.rollouts.zarr_store.tables import Table
 
 COMPARED = (SOURCES, TARGETS, ROLLOUTS, LINEAGE, STEPS, CANDIDATES, CANDIDATE_DIAGNOSTICS, SELECTED_DEPTH)
 """Tables that are compared; ``q_h`` is derived from them and the validator holds it against them."""

@@ -16,9 +16,10 @@ from rollout_assets.rollouts.zarr_store.attributes import STORE_KIND, RolloutZar
 from rollout_assets.rollouts.zarr_store.files import LocalFiles
 from rollout_assets.rollouts.zarr_store.identities import SOURCE_KEY, TARGET_KEY, IdentityTable, rows_of
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-from rollout_assets.rollouts.zarr_store.schema import Q_H, SOURCES, TARGETS, Table
+from rollout_assets.rollouts.zarr_store.schema import Q_H, SOURCES, TARGETS
 from rollout_assets.rollouts.zarr_store.sinks import TableSink
 from rollout_assets.rollouts.zarr_store.stream import OnStep, RolloutZarrStoreWriter, ignore_step
+from rollout_assets.rollouts.zarr_store.tables import Table
 
 
 class RolloutZarrStoreExtender(RolloutZarrStoreWriter):

@@ -31,8 +31,8 @@ from rollout_assets.rollouts.zarr_store.schema import (
     LABEL_COLUMNS,
     LINEAGE_HASHES,
     ROLLOUTS,
-    Table,
 )
+from rollout_assets.rollouts.zarr_store.tables import Table
 
 Columns = dict[str, NDArray[Any]]
 

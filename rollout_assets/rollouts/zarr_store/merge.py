@@ -26,8 +26,8 @@ from rollout_assets.rollouts.zarr_store.schema import (
     SOURCES,
     STEPS,
     TARGETS,
-    Table,
 )
+from rollout_assets.rollouts.zarr_store.tables import Table
 
 if TYPE_CHECKING:
     from rollout_assets.rollouts.zarr_store.stream import RolloutZarrStoreWriter

@@ -25,15 +25,8 @@ from rollout_assets.rollouts.zarr_store.arrays import RowArray, decoding_threads
 from rollout_assets.rollouts.zarr_store.dictionaries import decode_strings
 from rollout_assets.rollouts.zarr_store.files import BackendFiles, LocalFiles, StoreFiles
 from rollout_assets.rollouts.zarr_store.records import StoredRollout, StoredStep, read_rollout, read_step
-from rollout_assets.rollouts.zarr_store.schema import (
-    CANDIDATES,
-    DICTIONARIES,
-    Q_H,
-    ROLLOUTS,
-    STEPS,
-    TABLES,
-    Table,
-)
+from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, DICTIONARIES, Q_H, ROLLOUTS, STEPS, TABLES
+from rollout_assets.rollouts.zarr_store.tables import Table
 from rollout_assets.rollouts.zarr_store.training_view import (
     CANDIDATE_COLUMNS,
     ROLLOUT_COLUMNS,

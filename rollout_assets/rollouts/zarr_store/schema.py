@@ -6,16 +6,15 @@ no array name is typed twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 
 import numpy as np
 
 from rollout_assets.candidates.reasons import INVALID_REASON_CODES
 from rollout_assets.candidates.shell import CandidateDiagnostics
 from rollout_assets.rollouts.trace import StepLabels
+from rollout_assets.rollouts.zarr_store.tables import Column, Table
 
 ROLLOUT_ZARR_SCHEMA_ID = "aria_nbv.rollout_zarr_q_invalidity"
 """Schema id stored as a root attribute on rollout replay stores."""
@@ -43,74 +42,6 @@ SOURCE_ROLES = ("current_eval", "candidate_eval")
 
 ABSENT = -1
 """Row id, dictionary id or index that is not given."""
-
-SelectedDims = Mapping[str, int]
-"""Sizes behind the symbols of a row shape: H, W (depth raster), P (crop points), A (widest shell)."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """One array of a table; the first axis is the row.
-
-    ``row_shape`` may hold symbols (``"H"``), resolved per store. ``dictionary`` names where an id's string lies.
-    ``pad`` is what the training view holds beyond a state's last candidate.
-    """
-
-    name: str
-    dtype: str
-    row_shape: tuple[int | str, ...] = ()
-    dictionary: str | None = None
-    pad: float | int | bool | None = None
-
-    def resolve(self, dims: SelectedDims) -> tuple[int, ...]:
-        """The shape of one row in a store with these dimensions."""
-        return tuple(dims[part] if isinstance(part, str) else part for part in self.row_shape)
-
-    @cached_property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        """The exact stored dtype."""
-        return np.dtype(self.dtype)
-
-    @property
-    def is_float(self) -> bool:
-        """Whether NaN is a legal value."""
-        return self.numpy_dtype.kind == "f"
-
-
-@dataclass(frozen=True)
-class Table:
-    """Row-aligned columns of one group. ``key`` is its dense row id, if it has one of its own."""
-
-    name: str
-    columns: tuple[Column, ...]
-    key: str | None
-    codec: Literal["rows", "view", "raster"] = "rows"
-    rasters: tuple[str, ...] = ()
-    doc: str = ""
-
-    def __getitem__(self, name: str) -> Column:
-        return self._by_name[name]
-
-    @cached_property
-    def _by_name(self) -> dict[str, Column]:
-        return {column.name: column for column in self.columns}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Column names in stored order."""
-        return tuple(column.name for column in self.columns)
-
-    def path(self, column: str) -> str:
-        """The array path of a column."""
-        return f"{self.name}/{self[column].name}"
-
-    def part(self, names: Collection[str]) -> Table:
-        """The same table with only some of its columns."""
-        return replace(self, columns=tuple(column for column in self.columns if column.name in names))
-
-    def row_bytes(self, dims: SelectedDims) -> int:
-        """Bytes of one decoded row."""
-        return sum(column.numpy_dtype.itemsize * int(np.prod(column.resolve(dims))) for column in self.columns)
 
 
 def _columns(*rows: tuple[str, str] | tuple[str, str, str]) -> tuple[Column, ...]:

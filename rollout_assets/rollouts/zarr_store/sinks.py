@@ -21,7 +21,7 @@ from zarr.core.metadata.v3 import ArrayV3Metadata
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.rollouts.zarr_store.arrays import RowArray
 from rollout_assets.rollouts.zarr_store.row_chunks import CodecName, RowLayout, choose_layout, encode_file
-from rollout_assets.rollouts.zarr_store.schema import SelectedDims, Table
+from rollout_assets.rollouts.zarr_store.tables import SelectedDims, Table
 
 Notify = Callable[[str], None]
 

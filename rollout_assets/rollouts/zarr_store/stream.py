@@ -78,9 +78,9 @@ from rollout_assets.rollouts.zarr_store.schema import (
     STEPS,
     TARGET_EVAL_CROPS,
     TARGETS,
-    Table,
 )
 from rollout_assets.rollouts.zarr_store.sinks import ChunkSizes, ColumnSink, TableSink, WrittenArray
+from rollout_assets.rollouts.zarr_store.tables import Table
 from rollout_assets.rollouts.zarr_store.training_view import (
     CANDIDATE_COLUMNS,
     ROLLOUT_COLUMNS,

@@ -22,7 +22,8 @@ from rollout_assets.rollouts.zarr_store.checks.structure import STRUCTURE_CHECKS
 from rollout_assets.rollouts.zarr_store.checks.subject import Subject
 from rollout_assets.rollouts.zarr_store.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader, StoreLocation, open_files
-from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, ROLLOUTS, STEPS, Table
+from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, ROLLOUTS, STEPS
+from rollout_assets.rollouts.zarr_store.tables import Table
 
 CHECKS = tuple(
     check.__name__ for check in (*STRUCTURE_CHECKS, *OWNER_CHECKS, *STEP_CHECKS, *BLOCK_CHECKS, *CHAIN_CHECKS)

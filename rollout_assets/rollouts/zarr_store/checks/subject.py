@@ -22,15 +22,8 @@ from rollout_assets.rollouts.zarr_store.arrays import RowArray
 from rollout_assets.rollouts.zarr_store.dictionaries import decode_strings
 from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON
 from rollout_assets.rollouts.zarr_store.files import StoreFiles
-from rollout_assets.rollouts.zarr_store.schema import (
-    CANDIDATE_DIAGNOSTICS,
-    CANDIDATES,
-    Q_H,
-    ROLLOUTS,
-    STEPS,
-    TABLES,
-    Table,
-)
+from rollout_assets.rollouts.zarr_store.schema import CANDIDATE_DIAGNOSTICS, CANDIDATES, Q_H, ROLLOUTS, STEPS, TABLES
+from rollout_assets.rollouts.zarr_store.tables import Table
 from rollout_assets.rollouts.zarr_store.training_view import ROLLOUT_COLUMNS, STEP_COLUMNS, StateIndex
 
 BLOCK_ROWS = 1 << 20
