@@ -11,8 +11,8 @@ from rollout_assets.rollouts.inspection.objectives import rollout_step_objective
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 
-def stored_results(reader: RolloutZarrStoreReader, first_task: int = 0) -> Iterator[dict[str, Any]]:
-    """One result per target and recipe: its best chain, the first one kept. A task is a target, from ``first_task`` on.
+def stored_results(reader: RolloutZarrStoreReader) -> Iterator[dict[str, Any]]:
+    """One result per target and recipe: its best chain, the first one kept. A task is a target.
 
     The reward is the chain's cumulative target root gain, as ``RolloutResult`` has it. A recipe that could not take a
     single view has a reward of zero and no steps: it gained nothing. Targets without rollouts give no lines.
@@ -33,4 +33,4 @@ def stored_results(reader: RolloutZarrStoreReader, first_task: int = 0) -> Itera
     )
     for row in chains.iter_rows(named=True):
         task, recipe = row.pop("target_row_id"), row.pop("recipe")
-        yield row | {"agent_ref": {"name": recipe}, "_task_index": first_task + task, "_rollout_index": 0}
+        yield row | {"agent_ref": {"name": recipe}, "_task_index": task, "_rollout_index": 0}

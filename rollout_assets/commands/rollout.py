@@ -33,8 +33,10 @@ def rollout(
     `gain` and `total` are root gains: the share of the error at the root that a view, or all so far, took away.
     """
     config = _only(load_campaign(campaign), recipe)
-    if plot is not None and plot.suffix != ".html":
-        raise ConfigError(f"a 3-D page needs FILE.html, got {plot.name}")
+    if plot is not None:
+        from rollout_assets.reports.rollout_picture import refuse_other_pages
+
+        refuse_other_pages(plot)
     from rollout_assets.rollouts.dataset_writer import RolloutGenerator
     from rollout_assets.rollouts.roots import RefusedTarget
     from rollout_assets.rollouts.step_table import step_rows

@@ -55,11 +55,12 @@ class StoreSketch:
 
     def svg(self) -> bytes:
         """Three panels side by side, a few kB; text, for a shard's picture must not cost more than reading it."""
-        bars = [_bars(0, "views", self.waterfall, _BLUE)]
-        ordered = sorted(self.reasons.items(), key=lambda item: -item[1])[:6]
-        reasons = {name.lower(): count for name, count in ordered}
-        bars.append(_bars(2, "why views were refused", reasons, _GREY))
-        body = "".join((bars[0], _lines(1, "mean root gain by step", self.gains), bars[1]))
+        most = sorted(self.reasons.items(), key=lambda item: -item[1])[:6]
+        body = (
+            _bars(0, "views", self.waterfall, _BLUE)
+            + _lines(1, "mean root gain by step", self.gains)
+            + _bars(2, "why views were refused", {name.lower(): count for name, count in most}, _GREY)
+        )
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{3 * _PANEL}" height="{_HEIGHT}" '
             f'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>{body}</svg>'

@@ -28,13 +28,16 @@ TABLES = ("sources", "targets", "rollouts", "steps", "candidates")
 
 def store_checks(place: CampaignPlace) -> list[dg.AssetChecksDefinition]:
     """All checks of ``rollouts_zarr``: one step that opens each store once, and one for the slow second opinion."""
-    return [_step(place, "checks", STORE_CHECKS, _evaluate), _step(place, SECOND_OPINION, SECOND_OPINION_CHECK, _again)]
+    return [
+        _checks(place, "checks", STORE_CHECKS, _evaluate),
+        _checks(place, SECOND_OPINION, SECOND_OPINION_CHECK, _again),
+    ]
 
 
 Verdict = tuple[bool, dg.AssetCheckSeverity, dict[str, Any]]
 
 
-def _step(
+def _checks(
     place: CampaignPlace, name: str, promises: dict[str, str], evaluate: Callable[[CampaignStep], dict[str, Verdict]]
 ) -> dg.AssetChecksDefinition:
     key = place.key(ROLLOUTS_ZARR)

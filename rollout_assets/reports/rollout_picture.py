@@ -68,11 +68,16 @@ def _surroundings(campaign: CampaignConfig, lineage: RolloutLineage) -> _Surroun
         return None
 
 
+def refuse_other_pages(path: Path) -> None:
+    """A 3-D picture is an HTML file; anything else is a ``ConfigError``, best raised before the work."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"a 3-D picture is a page: --plot needs FILE.html, got {path.name}")
+
+
 def _write(
     lineage: RolloutLineage, root_pose: Float32, chain: RolloutChain, around: _Surroundings | None, path: Path
 ) -> None:
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"a 3-D picture is a page: --plot needs FILE.html, got {path.name}")
+    refuse_other_pages(path)
     centres = translation(_walked(root_pose, chain))
     target = _target_box(lineage)
     focus = np.concatenate([centres, target.centers_world])
