@@ -9,31 +9,12 @@ from importlib import resources
 from pathlib import Path
 from time import perf_counter, process_time
 
-from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig
+from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.defs.headless import HeadlessRunner, materialize_campaign
 from rollout_assets.defs.store_checks import SECOND_OPINIONS
 from rollout_assets.rollouts.campaign_run import run_campaign
+from rollout_assets.rollouts.measured_campaign import build_measured_source, write_measured_campaign
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
-from rollout_assets.sources.synthetic.config import SyntheticConfig
-from rollout_assets.sources.synthetic.store import build_synthetic_store
-
-_CAMPAIGN = """
-name = "{name}"
-seed = 5
-source.store_dir = "source"
-targets.top_k = 1
-oracle = {{ width_px = 16, height_px = 16 }}
-selected_depth = {{ width_px = 16, height_px = 16 }}
-shards = {{ rows_per_shard = 1, output_dir = "{name}" }}
-
-[[candidates.mixture]]
-position = "target_bearing_local"
-count = 12
-
-[[recipes]]
-name = "oracle_greedy"
-policy = "oracle_greedy"
-"""
 
 
 @dataclass(frozen=True)
@@ -66,17 +47,9 @@ def measure_dagster_overhead(shards: int = 40) -> DagsterOverhead:
     """Run ``shards`` one-row shards both ways in this process, after one that warms up kernels and imports."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        options = SyntheticConfig(
-            scenes=2,
-            snippets_per_scene=-(-(shards + 2) // 2),
-            faces=30_000,
-            min_points=500,
-            max_points=2_000,
-            workers=1,
-        )
-        build_synthetic_store(folder / "source", options)
-        plain, dagster = (_write(folder, name) for name in ("plain", "dagster"))
-        config = _load(plain)
+        build_measured_source(folder, shards + 2)
+        plain, dagster = (write_measured_campaign(folder, name) for name in ("plain", "dagster"))
+        config = load_campaign(plain)
         run_campaign(config, shard_ids=["shard-000000"])
         wanted = [f"shard-{number:06d}" for number in range(1, shards + 1)]
         began, cpu = perf_counter(), process_time()
@@ -100,9 +73,9 @@ def measure_demo_overhead(source: Path) -> DagsterOverhead:
     """
     with tempfile.TemporaryDirectory() as name:
         warm, plain, dagster = (_copy_demo(Path(name) / way, source) for way in ("warm", "plain", "dagster"))
-        run_campaign(_load(warm), shard_ids=["shard-000000"])
+        run_campaign(load_campaign(warm), shard_ids=["shard-000000"])
         began, cpu = perf_counter(), process_time()
-        shards = _plainly(_load(plain))
+        shards = _plainly(load_campaign(plain))
         plain_s, plain_cpu_s = perf_counter() - began, process_time() - cpu
         began, cpu = perf_counter(), process_time()
         assert materialize_campaign(dagster, home=Path(name) / "home").ok
@@ -135,15 +108,3 @@ def _copy_demo(folder: Path, source: Path) -> Path:
     path = folder / "demo.toml"
     path.write_text(text)
     return path
-
-
-def _write(folder: Path, name: str) -> Path:
-    path = folder / f"{name}.toml"
-    path.write_text(_CAMPAIGN.format(name=name))
-    return path
-
-
-def _load(path: Path) -> CampaignConfig:
-    from rollout_assets.config import load_campaign
-
-    return load_campaign(path)
