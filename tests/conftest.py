@@ -13,8 +13,8 @@ settings.load_profile("repository")
 @pytest.fixture(scope="session")
 def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two scenes with two snippets each. Shared: copy before changing."""
-    from rollout_assets.sources.synthetic.config import SyntheticConfig
-    from rollout_assets.sources.synthetic.store import build_synthetic_store
+    from rollout_assets.synthetic.config import SyntheticConfig
+    from rollout_assets.synthetic.store import build_synthetic_store
 
     config = SyntheticConfig(
         scenes=2, snippets_per_scene=2, faces=30_000, seed=11, min_points=500, max_points=2_000, workers=1

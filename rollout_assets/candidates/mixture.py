@@ -12,9 +12,9 @@ from rollout_assets.candidates.orientations import gaze_directions, jittered, ro
 from rollout_assets.candidates.positions import draw_directions, draw_radius, offset_directions
 from rollout_assets.candidates.rules import CandidateStates, CollisionWorld, Extent, Verdicts, judge_views
 from rollout_assets.candidates.shell import POSITION_IDS, STRATEGY_IDS, CandidateDiagnostics, CandidateShell
-from rollout_assets.candidates.vectors import components, level_axes, to_local, to_world, unit
 from rollout_assets.config import CandidateConfig
 from rollout_assets.geometry.poses import Float32, Float64
+from rollout_assets.geometry.vectors import components, level_axes, to_local, to_world, unit
 
 DRAWS_PER_CANDIDATE = 5
 """Uniforms a candidate takes from its state's generator: polar, turn, radius, yaw jitter, pitch jitter.

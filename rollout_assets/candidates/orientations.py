@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.candidates.shell import STRATEGY_IDS
-from rollout_assets.candidates.vectors import roll_free_axes, to_world, unit
 from rollout_assets.config import CandidateConfig
 from rollout_assets.geometry.poses import Float32, Float64
+from rollout_assets.geometry.vectors import roll_free_axes, to_world, unit
 
 
 def gaze_directions(

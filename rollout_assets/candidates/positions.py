@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.candidates.shell import POSITION_IDS
-from rollout_assets.candidates.vectors import cross, dot, unit
 from rollout_assets.config import CandidateConfig
 from rollout_assets.geometry.poses import Float64
+from rollout_assets.geometry.vectors import cross, dot, unit
 
 AROUND: dict[str, tuple[str, float]] = {
     "forward_local": ("forward", 0.45),

@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from rollout_assets.candidates.reasons import VALID_BITSET, InvalidReason
 from rollout_assets.candidates.shell import CandidateDiagnostics, CandidateShell
-from rollout_assets.candidates.vectors import UNDEFINED, angle_deg, components, dot, heading, length
 from rollout_assets.config import CandidateRules
 from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.poses import Float32, Float64
+from rollout_assets.geometry.vectors import UNDEFINED, angle_deg, components, dot, heading, length
 
 Extent = tuple[Float32, Float32]
 """Lowest and highest corner of an axis-aligned region of the world, (3,) each."""

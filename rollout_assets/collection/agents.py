@@ -12,10 +12,10 @@ import httpx
 from pydantic import ValidationError
 
 from rollout_assets.collection.failures import RequestFailed
-from rollout_assets.collection.server_errors import error_entry
 from rollout_assets.config import CampaignConfig, canonical_hash
 from rollout_assets.errors import ConfigError, ServerUnavailable
-from rollout_assets.rollouts.rollout_rows import RolloutResult, RolloutRow
+from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult
+from rollout_assets.serving.http_errors import error_entry
 
 IDENTITY = ("campaign", "config_hashes", "source_manifest_hash")
 """What results depend on, among what a server says of itself."""
@@ -80,7 +80,7 @@ class RemoteAgent:
                     )
         return first
 
-    async def run(self, row: RolloutRow) -> dict[str, Any]:
+    async def run(self, row: RolloutRequest) -> dict[str, Any]:
         """Ask one server for one row."""
         server = min(self._servers, key=lambda server: (server.in_flight, server.asked))
         body = row.model_dump_json(by_alias=True, exclude_defaults=True)
@@ -122,7 +122,7 @@ class LocalAgent:
     """The campaign run in this process, without a server."""
 
     def __init__(self, config: CampaignConfig) -> None:
-        from rollout_assets.collection.service import RolloutService
+        from rollout_assets.serving.service import RolloutService
 
         self._service = RolloutService(config)
 
@@ -132,7 +132,7 @@ class LocalAgent:
         found = self._service.describe()
         return {name: found[name] for name in IDENTITY}
 
-    async def run(self, row: RolloutRow) -> dict[str, Any]:
+    async def run(self, row: RolloutRequest) -> dict[str, Any]:
         """Run one row; a failure reads as a server would tell it."""
         try:
             result = await self._service.run(row)
@@ -146,7 +146,7 @@ class LocalAgent:
         await self._service.aclose()
 
 
-def _answer_to(row: RolloutRow, result: RolloutResult) -> dict[str, Any]:
+def _answer_to(row: RolloutRequest, result: RolloutResult) -> dict[str, Any]:
     """The result as JSON values, if it is about what was asked."""
     asked = {"sample_key": row.sample_key, "source_row": row.source_row, "seed": row.seed}
     asked |= {"agent": row.agent_name, "_task_index": row.task_index, "_rollout_index": row.rollout_index}

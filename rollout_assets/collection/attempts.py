@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from rollout_assets.collection.configs import SharedRolloutCollectionConfig
 from rollout_assets.collection.failures import RequestFailed, RolloutFailure
 from rollout_assets.randomness import rng_for
-from rollout_assets.rollouts.rollout_rows import RolloutRow
+from rollout_assets.rollouts.remote.messages import RolloutRequest
 
 LONGEST_BACKOFF_S = 30.0
 
@@ -23,7 +23,7 @@ class RolloutAgent(Protocol):
     async def identity(self) -> dict[str, Any]:
         """What its results depend on: campaign, config hashes, source manifest hash."""
 
-    async def run(self, row: RolloutRow) -> dict[str, Any]:
+    async def run(self, row: RolloutRequest) -> dict[str, Any]:
         """The result of one row as JSON values; anything else is ``RequestFailed``."""
 
     async def aclose(self) -> None:
@@ -34,13 +34,13 @@ class RolloutAgent(Protocol):
 class Outcome:
     """What became of one row: a result or a failure, one of the two, and the attempts it took."""
 
-    row: RolloutRow
+    row: RolloutRequest
     attempts: int
     result: Mapping[str, Any] | None = None
     failure: RolloutFailure | None = None
 
 
-async def attempt(agent: RolloutAgent, row: RolloutRow, config: SharedRolloutCollectionConfig) -> Outcome:
+async def attempt(agent: RolloutAgent, row: RolloutRequest, config: SharedRolloutCollectionConfig) -> Outcome:
     """Try a row until it is answered, refused for good, or ``max_attempts`` attempts have failed in passing.
 
     A server that is busy has not tried: asking it again does not count, but ends after ``busy_patience_s``.
@@ -70,7 +70,7 @@ def _backoff(config: SharedRolloutCollectionConfig, attempts: int) -> float:
     return min(config.backoff_s * 2 ** min(attempts - 1, 16), LONGEST_BACKOFF_S)
 
 
-def _jitter(row: RolloutRow, asked: int) -> float:
+def _jitter(row: RolloutRequest, asked: int) -> float:
     """Between 1 and 1.5, of the row's own, so that rows which failed together do not return together."""
     rng = rng_for(row.agent_name, row.task_index, row.rollout_index, asked, "backoff")
     return 1.0 + float(rng.random()) / 2

@@ -18,14 +18,13 @@ from rollout_assets.collection.configs import CollectionSplit
 from rollout_assets.collection.inputs import row_json
 from rollout_assets.config import CampaignConfig, Split
 from rollout_assets.errors import CollectionError, RolloutAssetsError
+from rollout_assets.files import file_sha256, publish_json, publish_path, scratch_path
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
-from rollout_assets.rollouts.durable_files import file_sha256, publish_json
-from rollout_assets.rollouts.rollout_rows import AgentRef, RolloutRow
-from rollout_assets.sources.synthetic.publish import publish_path, scratch_path
+from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest
 
 if TYPE_CHECKING:
-    from rollout_assets.rollouts.dataset_writer import RolloutGenerator
-    from rollout_assets.sources.store_layout import IndexRow
+    from rollout_assets.rollouts.generator import RolloutGenerator
+    from rollout_assets.sources.layout import IndexRow
 
 
 class PreparedInputs(BaseModel):
@@ -56,8 +55,8 @@ class CampaignInputs:
 
     def write(self, *, reuse: bool = False, progress: ProgressSink = SILENT) -> PreparedInputs:
         """Write the split's rows, whole or not at all. With ``reuse``, rows prepared for the same are left as is."""
-        from rollout_assets.rollouts.dataset_writer import RolloutGenerator
-        from rollout_assets.rollouts.shard_manifest import open_source
+        from rollout_assets.campaigns.plan import open_source
+        from rollout_assets.rollouts.generator import RolloutGenerator
 
         source = open_source(self.config)
         wanted = {
@@ -120,14 +119,14 @@ class _Tally:
 
     def rows(
         self, generator: RolloutGenerator, source_rows: Sequence[IndexRow], progress: ProgressSink
-    ) -> Iterator[RolloutRow]:
+    ) -> Iterator[RolloutRequest]:
         for done, source_row in enumerate(source_rows, start=1):
             for row in self._rows_of(generator, source_row):
                 self.written += 1
                 yield row
             progress(ProgressEvent("preparing rows", done, len(source_rows), unit="source rows"))
 
-    def _rows_of(self, generator: RolloutGenerator, source_row: IndexRow) -> Iterator[RolloutRow]:
+    def _rows_of(self, generator: RolloutGenerator, source_row: IndexRow) -> Iterator[RolloutRequest]:
         from rollout_assets.rollouts.roots import RefusedTarget
 
         try:
@@ -143,7 +142,7 @@ class _Tally:
             refused = isinstance(target, RefusedTarget)
             self.refused += refused
             for recipe in config.recipes[:1] if refused else config.recipes:
-                yield RolloutRow(
+                yield RolloutRequest(
                     sample_key=source_row.sample_key,
                     target=target.match.target.target_id,
                     agent_ref=AgentRef(name=recipe.name),

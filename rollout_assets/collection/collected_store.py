@@ -13,14 +13,13 @@ from typing import Any
 
 from rollout_assets.collection.configs import RolloutCollectionConfig
 from rollout_assets.collection.inputs import read_rows
-from rollout_assets.collection.result_columns import RolloutId
 from rollout_assets.collection.result_log import named
 from rollout_assets.collection.resume import RunFacts, read_facts
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CollectionError, ConfigError, PayloadDamaged, StoreExists
+from rollout_assets.files import publish_bytes, remove_path, scratch_path, sync_folder, sync_tree
+from rollout_assets.metrics.columns import RolloutId
 from rollout_assets.progress import ProgressEvent, ProgressSink
-from rollout_assets.rollouts.durable_files import sync_folder, sync_tree
-from rollout_assets.sources.synthetic.publish import publish_bytes, remove_path, scratch_path
 
 FILES_PER_FOLDER = 1_000
 
@@ -69,8 +68,8 @@ class CollectedStore:
     def publish(self, facts: RunFacts, progress: ProgressSink) -> None:
         """Write, validate deeply and publish the store; then the waiting records go."""
         from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
-        from rollout_assets.rollouts.zarr_store.stream import RolloutZarrStoreWriter
         from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
+        from rollout_assets.rollouts.zarr_store.writer import RolloutZarrStoreWriter
 
         scratch = scratch_path(self.path)
         remove_path(scratch)
@@ -88,8 +87,8 @@ class CollectedStore:
         remove_path(self._config.records_dir)
 
     def _records(self) -> Iterator[Any]:
+        from rollout_assets.rollouts.remote.codec import from_text, unpack
         from rollout_assets.rollouts.trace import RolloutZarrRecord
-        from rollout_assets.rollouts.wire import from_text, unpack
 
         for numbered in read_rows(self._config.materialized_jsonl_fpath):
             path = self._file(numbered.key)

@@ -23,15 +23,15 @@ from rollout_assets.collection.failures import keep_failures, read_failures
 from rollout_assets.collection.in_flight import InFlight
 from rollout_assets.collection.inputs import read_rows
 from rollout_assets.collection.interrupts import draining
-from rollout_assets.collection.metrics import ResultTable, TaskCounts, publish_metrics
-from rollout_assets.collection.result_columns import RolloutId
 from rollout_assets.collection.result_log import LineLog, read_results
 from rollout_assets.collection.resume import RunFacts, expected_counts, finished_keys, materialize, refuse_changes
 from rollout_assets.collection.wandb_upload import upload_rollouts
 from rollout_assets.config import load_campaign
+from rollout_assets.files import file_lock
+from rollout_assets.metrics.columns import RolloutId
+from rollout_assets.metrics.results import ResultTable, TaskCounts, publish_metrics
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
-from rollout_assets.rollouts.durable_files import hold
-from rollout_assets.rollouts.rollout_rows import RolloutRow
+from rollout_assets.rollouts.remote.messages import RolloutRequest
 
 
 def collect_rollouts(config: RolloutCollectionConfig, progress: ProgressSink = SILENT) -> CollectionReport:
@@ -90,7 +90,7 @@ class RolloutCollectionHelper:
         An output that is there is refused unless ``resume_from_cache``; two collectors on one output likewise.
         """
         config.output_jsonl_fpath.parent.mkdir(parents=True, exist_ok=True)
-        with hold(config.lock_fpath, str(config.output_jsonl_fpath)):
+        with file_lock(config.lock_fpath, str(config.output_jsonl_fpath)):
             config.refuse_before_any_work()
             agent = self.setup_server_client(config)
             try:
@@ -109,7 +109,7 @@ class RolloutCollectionHelper:
 
     def run_examples(
         self,
-        examples: Iterable[RolloutRow],
+        examples: Iterable[RolloutRequest],
         agent: RolloutAgent,
         config: SharedRolloutCollectionConfig,
         semaphore: asyncio.Semaphore | None = None,
@@ -160,7 +160,7 @@ class RolloutCollectionHelper:
                     _keep_failure(run, outcome, failures)
                 self._progress(run.event())
 
-    def _pending(self, run: _Run) -> Iterator[RolloutRow]:
+    def _pending(self, run: _Run) -> Iterator[RolloutRequest]:
         """Rows without a result, in input order, until told to stop or until it is hopeless."""
         for numbered in read_rows(run.config.materialized_jsonl_fpath):
             if self.stop.is_set() or run.hopeless:
@@ -230,6 +230,6 @@ def _keep_failure(run: _Run, outcome: Outcome, failures: LineLog) -> None:
     run.failed_in_a_row += outcome.failure.transient
 
 
-def _key(row: RolloutRow) -> RolloutId:
+def _key(row: RolloutRequest) -> RolloutId:
     assert row.agent_name is not None and row.task_index is not None and row.rollout_index is not None
     return row.agent_name, row.task_index, row.rollout_index

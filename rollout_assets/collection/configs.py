@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rollout_assets.collection.metrics import MetricOptions
 from rollout_assets.errors import ConfigError, ResumeRefused
-from rollout_assets.rollouts.rollout_rows import RolloutParams
+from rollout_assets.metrics.results import MetricOptions
+from rollout_assets.rollouts.remote.messages import RolloutParams
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -10,9 +10,9 @@ from rollout_assets.collection.collector import RolloutCollectionHelper
 from rollout_assets.collection.configs import E2ERolloutCollectionConfig
 from rollout_assets.collection.coverage import CollectionReport
 from rollout_assets.collection.interrupts import draining
-from rollout_assets.collection.server_fleet import FleetOptions, server_fleet
 from rollout_assets.config import load_campaign
 from rollout_assets.progress import SILENT, ProgressSink
+from rollout_assets.serving.server.fleet import FleetOptions, server_fleet
 
 
 @dataclass(frozen=True)

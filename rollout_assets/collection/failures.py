@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollout_assets.collection.result_columns import RolloutId, rollout_id
 from rollout_assets.collection.result_log import read_lines
 from rollout_assets.config import canonical_json
-from rollout_assets.rollouts.rollout_rows import RolloutRow
-from rollout_assets.sources.synthetic.publish import publish_bytes
+from rollout_assets.files import publish_bytes
+from rollout_assets.metrics.columns import RolloutId, rollout_id
+from rollout_assets.rollouts.remote.messages import RolloutRequest
 
 _MESSAGE_CHARACTERS = 2_000
 
@@ -41,7 +41,7 @@ class RolloutFailure:
         """The failure that ended a row."""
         return cls(error.kind, error.message[:_MESSAGE_CHARACTERS], error.transient, attempts)
 
-    def line(self, row: RolloutRow) -> dict[str, Any]:
+    def line(self, row: RolloutRequest) -> dict[str, Any]:
         """The failure as a line of ``<stem>_failures.jsonl``."""
         return {
             "_task_index": row.task_index,
@@ -53,7 +53,7 @@ class RolloutFailure:
         }
 
 
-def _rollout_request_debug_summary(row: RolloutRow) -> dict[str, Any]:
+def _rollout_request_debug_summary(row: RolloutRequest) -> dict[str, Any]:
     """What was asked, short enough for a log: no recipe in full, no payloads."""
     return {
         "agent": row.agent_name,

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Iterable, Iterator
 
 from rollout_assets.collection.attempts import Outcome, RolloutAgent, attempt
 from rollout_assets.collection.configs import SharedRolloutCollectionConfig
-from rollout_assets.rollouts.rollout_rows import RolloutRow
+from rollout_assets.rollouts.remote.messages import RolloutRequest
 
 
 class InFlight:
@@ -16,13 +16,13 @@ class InFlight:
 
     def __init__(
         self,
-        rows: Iterable[RolloutRow],
+        rows: Iterable[RolloutRequest],
         agent: RolloutAgent,
         config: SharedRolloutCollectionConfig,
         semaphore: asyncio.Semaphore | None,
     ) -> None:
         self._rows, self._agent, self._config, self._semaphore = iter(rows), agent, config, semaphore
-        self._read: deque[RolloutRow] = deque()
+        self._read: deque[RolloutRequest] = deque()
         self._running: set[asyncio.Task[Outcome]] = set()
         self._finished: deque[asyncio.Task[Outcome]] = deque()
         self._promised = 0
@@ -57,7 +57,7 @@ class InFlight:
         while len(self._running) < self._config.num_samples_in_parallel and (self._read or self._read_one()):
             self._running.add(asyncio.create_task(self._run(self._read.popleft())))
 
-    async def _run(self, row: RolloutRow) -> Outcome:
+    async def _run(self, row: RolloutRequest) -> Outcome:
         if self._semaphore is None:
             return await attempt(self._agent, row, self._config)
         async with self._semaphore:

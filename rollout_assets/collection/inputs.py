@@ -19,11 +19,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from rollout_assets.collection.configs import RolloutCollectionConfig
-from rollout_assets.collection.result_columns import ROLLOUT, TASK, RolloutId
 from rollout_assets.config import RolloutRecipeConfig, canonical_json
 from rollout_assets.errors import ConfigError, InputsRefused
+from rollout_assets.metrics.columns import ROLLOUT, TASK, RolloutId
 from rollout_assets.randomness import key_digest
-from rollout_assets.rollouts.rollout_rows import AgentRef, RolloutRow, row_problems
+from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest, row_problems
 
 _PROBLEMS_SHOWN = 50
 
@@ -33,7 +33,7 @@ class NumberedRow:
     """A row to run, with its agent and both indices given, and the input line it came from."""
 
     line: int
-    row: RolloutRow
+    row: RolloutRequest
 
     @property
     def key(self) -> RolloutId:
@@ -50,7 +50,7 @@ def numbered_rows(config: RolloutCollectionConfig) -> Iterator[NumberedRow]:
     return lines.expanded()
 
 
-def row_json(row: RolloutRow) -> bytes:
+def row_json(row: RolloutRequest) -> bytes:
     """A row as one canonical JSON line, newline included; equal rows give equal bytes."""
     return canonical_json(row.model_dump(mode="json", by_alias=True, exclude_defaults=True)) + b"\n"
 
@@ -59,7 +59,7 @@ def read_rows(path: Path) -> Iterator[NumberedRow]:
     """Rows of a materialized file, as they were written."""
     with path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
-            yield NumberedRow(number, RolloutRow.model_validate_json(line))
+            yield NumberedRow(number, RolloutRequest.model_validate_json(line))
 
 
 def collection_seed(run_seed: int, task: int, rollout: int) -> int:
@@ -127,7 +127,7 @@ class InputLines:
         except (FileNotFoundError, IsADirectoryError) as error:
             raise ConfigError(f"{self._path}: {error.strerror}; it must be a file of one JSON row a line") from None
 
-    def _row(self, line: bytes) -> RolloutRow:
+    def _row(self, line: bytes) -> RolloutRequest:
         """A line with the template under it, the parameters over it, and its agent by name."""
         config = self._config
         try:
@@ -137,7 +137,7 @@ class InputLines:
         if not isinstance(given, dict):
             raise ValueError(f"a row must be a JSON object, got {type(given).__name__}")
         filled = self._filled(given)
-        row = RolloutRow.model_validate(filled)
+        row = RolloutRequest.model_validate(filled)
         agent = row.agent_name or config.agent_name
         if agent is None:
             raise ValueError("no agent: give agent_ref or recipe in the line, or agent_name for all lines")
@@ -155,7 +155,7 @@ class InputLines:
         wrong = given.get("params", {})
         return {**template, **given, "params": params if isinstance(wrong, Mapping) else wrong}
 
-    def _repeats(self, row: RolloutRow) -> int:
+    def _repeats(self, row: RolloutRequest) -> int:
         agent = row.agent_name
         assert agent is not None
         repeats = self._config.repeats_of(agent)
@@ -186,7 +186,7 @@ class _TaskNumbers:
         self._given, self._next = given, 0
         self._numbers: dict[tuple[str | int | None, str | int], int] = {}
 
-    def of(self, row: RolloutRow) -> int:
+    def of(self, row: RolloutRequest) -> int:
         if row.task_index is not None:
             return row.task_index
         root = (row.sample_key if row.sample_key is not None else row.source_row, row.target)
@@ -215,7 +215,7 @@ def read_template(given: Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
 def _checked_template(template: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(template, Mapping):
         raise ConfigError(f"{where}: a row template must be an object, got {type(template).__name__}")
-    known = {name for name in RolloutRow.model_fields if not name.endswith("_index")}
+    known = {name for name in RolloutRequest.model_fields if not name.endswith("_index")}
     unknown = sorted(set(template) - known)
     if unknown:
         raise ConfigError(f"{where}: unknown key {', '.join(unknown)}; a template may give {', '.join(sorted(known))}")

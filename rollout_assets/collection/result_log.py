@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from rollout_assets.collection.result_columns import RolloutId, rollout_id
 from rollout_assets.config import canonical_json
 from rollout_assets.errors import ResultsRefused
+from rollout_assets.metrics.columns import RolloutId, rollout_id
 
 _TAIL_BLOCK = 1 << 16
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from rollout_assets.rollouts.inspection.objectives import rollout_step_objective_rows
+from rollout_assets.inspection.objectives import rollout_step_objective_rows
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 

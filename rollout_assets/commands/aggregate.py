@@ -27,7 +27,7 @@ def aggregate(
     """
     from rollout_assets.collection.aggregation import aggregate_rollouts
     from rollout_assets.collection.configs import RolloutAggregationConfig
-    from rollout_assets.collection.metrics import MetricOptions
+    from rollout_assets.metrics.results import MetricOptions
 
     config = RolloutAggregationConfig(
         input_glob=inputs,

@@ -21,9 +21,9 @@ def oracle(
     as_json: AsJson = False,
 ) -> None:
     """The oracle's kernels against brute force: speed, growth and exactness."""
-    from rollout_assets.oracle.benchmark import run_oracle_benchmark
-    from rollout_assets.oracle.benchmark_report import render_benchmark
-    from rollout_assets.oracle.benchmark_results import FULL, QUICK
+    from rollout_assets.benchmarks.oracle import run_oracle_benchmark
+    from rollout_assets.benchmarks.oracle_report import render_benchmark
+    from rollout_assets.benchmarks.oracle_results import FULL, QUICK
 
     with progress_bars() as progress:
         result = run_oracle_benchmark(QUICK if quick else FULL, device=device, seed=seed, progress=progress)
@@ -40,7 +40,7 @@ def rollouts(
     as_json: AsJson = False,
 ) -> None:
     """Seconds per target of a campaign's source, and where they go."""
-    from rollout_assets.rollouts.benchmark import run_rollout_benchmark, show_rollout_benchmark
+    from rollout_assets.benchmarks.rollouts import run_rollout_benchmark, show_rollout_benchmark
 
     with progress_bars() as progress:
         result = run_rollout_benchmark(load_campaign(campaign), rows, progress)
@@ -56,8 +56,8 @@ def store(
     as_json: AsJson = False,
 ) -> None:
     """Writing, validating, reading and training from a rollout store, beside plain zarr and NumPy."""
-    from rollout_assets.rollouts.zarr_store.benchmark import benchmark_store, render
-    from rollout_assets.training.benchmark import loader_rates
+    from rollout_assets.benchmarks.learning import loader_rates
+    from rollout_assets.benchmarks.store import benchmark_store, render
 
     with progress_bars() as progress:
         result = benchmark_store(rows, loader=loader_rates, progress=progress)
@@ -73,7 +73,7 @@ def promotion(
     as_json: AsJson = False,
 ) -> None:
     """What promoting shards costs, and what one more costs."""
-    from rollout_assets.rollouts.promotion_benchmark import benchmark_promotion, render_promotion_benchmark
+    from rollout_assets.benchmarks.promotion import benchmark_promotion, render_promotion_benchmark
 
     with progress_bars() as progress:
         result = benchmark_promotion(shards, progress=progress)
@@ -90,7 +90,7 @@ def dagster(
     as_json: AsJson = False,
 ) -> None:
     """What Dagster adds to a shard: checks, validation, metadata and records of the run included."""
-    from rollout_assets.defs.benchmark import measure_dagster_overhead, measure_demo_overhead
+    from rollout_assets.benchmarks.dagster import measure_dagster_overhead, measure_demo_overhead
 
     if demo:
         config = load_campaign(DEMO_CAMPAIGN)
@@ -117,7 +117,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Every inspection table, the suspicious rows and the report, over a large store."""
-    from rollout_assets.rollouts.inspection.benchmark import benchmark_inspection, render
+    from rollout_assets.benchmarks.inspection import benchmark_inspection, render
 
     with progress_bars() as progress:
         result = benchmark_inspection(rows, depth=depth, progress=progress)
@@ -134,7 +134,7 @@ def aggregation(
     as_json: AsJson = False,
 ) -> None:
     """Metrics over many result files, merged into one: seconds and memory."""
-    from rollout_assets.collection.aggregation_benchmark import benchmark_aggregation
+    from rollout_assets.benchmarks.aggregation import benchmark_aggregation
 
     with progress_bars() as progress:
         result = benchmark_aggregation(shards, lines, progress)
@@ -158,7 +158,7 @@ def collection(
     as_json: AsJson = False,
 ) -> None:
     """Rollouts of a server beside the same rollouts in this process, eight in flight."""
-    from rollout_assets.collection.benchmark import benchmark_collection
+    from rollout_assets.benchmarks.collection import benchmark_collection
 
     with progress_bars() as progress:
         result = benchmark_collection(campaign, rows, progress=progress)

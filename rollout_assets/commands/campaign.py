@@ -18,10 +18,10 @@ from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
 from rollout_assets.errors import SourceError
 
 if TYPE_CHECKING:
-    from rollout_assets.rollouts.campaign_run import CampaignRunResult
-    from rollout_assets.rollouts.manifest import RolloutStoreInvocation
-    from rollout_assets.rollouts.promotion import PromotionResult
-    from rollout_assets.rollouts.shard_status import RolloutShardCampaignStatus
+    from rollout_assets.campaigns.promotion import PromotionResult
+    from rollout_assets.campaigns.run import CampaignRunResult
+    from rollout_assets.campaigns.status import RolloutShardCampaignStatus
+    from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
 
 app = typer.Typer(help="Plan, run, watch and promote the shards of a campaign.", no_args_is_help=True)
 
@@ -40,8 +40,8 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Divide source rows into shards and say what they will take. Planned shards never change, new rows are added."""
-    from rollout_assets.rollouts.campaign_forecast import forecast_campaign
-    from rollout_assets.rollouts.shard_manifest import open_source, write_rollout_shard_manifest_from_config
+    from rollout_assets.campaigns.forecast import forecast_campaign
+    from rollout_assets.campaigns.plan import open_source, write_rollout_shard_manifest_from_config
 
     config = load_campaign(campaign)
     source = open_source(config)
@@ -75,7 +75,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Build every shard that is not finished and current; exit code 2 if one is left. Stop and start at will."""
-    from rollout_assets.rollouts.campaign_run import run_campaign
+    from rollout_assets.campaigns.run import run_campaign
 
     config = load_campaign(campaign)
     try:
@@ -102,8 +102,8 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show every planned shard, its state, the reason, and how to go on; exit code 2 if one is not finished."""
-    from rollout_assets.rollouts.shard_manifest import open_source
-    from rollout_assets.rollouts.shard_status import summarize_rollout_shard_campaign
+    from rollout_assets.campaigns.plan import open_source
+    from rollout_assets.campaigns.status import summarize_rollout_shard_campaign
 
     config = load_campaign(campaign)
     if watch and not as_json:
@@ -132,7 +132,7 @@ def promote(
     as_json: AsJson = False,
 ) -> None:
     """Make one store per split from all finished shards and let readers have it, in one step."""
-    from rollout_assets.rollouts.promotion import promote_rollout_campaign
+    from rollout_assets.campaigns.promotion import promote_rollout_campaign
 
     config = load_campaign(campaign)
     with progress_bars() as progress:
@@ -152,7 +152,7 @@ def rollback(
     as_json: AsJson = False,
 ) -> None:
     """Let readers have an earlier promoted version again. Nothing is removed."""
-    from rollout_assets.rollouts.promotion_versions import rollback_promotion
+    from rollout_assets.campaigns.versions import rollback_promotion
 
     version = rollback_promotion(load_campaign(campaign), to)
     if as_json:
@@ -171,7 +171,7 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Remove old promoted versions."""
-    from rollout_assets.rollouts.promotion_versions import prune_promoted_versions
+    from rollout_assets.campaigns.versions import prune_promoted_versions
 
     pruned = prune_promoted_versions(load_campaign(campaign), keep, set_aside=set_aside)
     if as_json:
@@ -220,7 +220,7 @@ def _promotion_facts(result: PromotionResult) -> dict[str, Any]:
 
 
 def _watch(config: Any, every_s: float = 1.0) -> None:
-    from rollout_assets.rollouts.shard_status import summarize_rollout_shard_campaign
+    from rollout_assets.campaigns.status import summarize_rollout_shard_campaign
 
     try:
         with Live(console=out, refresh_per_second=4) as live:
@@ -265,7 +265,7 @@ def _status_line(found: RolloutShardCampaignStatus) -> str:
 
 
 def _invocation(campaign: str) -> RolloutStoreInvocation:
-    from rollout_assets.rollouts.manifest import RolloutStoreInvocation
+    from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
 
     path = Path(campaign)
     argv = ["rollout-assets", *sys.argv[1:]]

@@ -29,12 +29,12 @@ def ui(
     port: Annotated[int, typer.Option(help="Port of the UI on this machine.")] = 3000,
 ) -> None:
     """Start the Dagster UI and its daemon on this machine only, and open http://127.0.0.1:3000 yourself."""
-    from rollout_assets.defs.campaign import CampaignPlace
+    from rollout_assets.defs.campaign import CampaignKeys
     from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
     from rollout_assets.defs.home import prepare_home
 
     home = prepare_home(data_home())
-    named = [CampaignPlace.of(name).campaign for name in campaign or ()]
+    named = [CampaignKeys.of(name).campaign for name in campaign or ()]
     environment = os.environ | {"DAGSTER_HOME": str(home), CAMPAIGNS_VARIABLE: os.pathsep.join(named)}
     out.print(f"http://{LOOPBACK}:{port} in a moment; runs and data are in {home}", highlight=False, soft_wrap=True)
     arguments = ["-m", "dagster", "dev", "-m", "rollout_assets.definitions", "-h", LOOPBACK, "-p", str(port)]

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.commands.headless import run_headless, show_headless
 from rollout_assets.commands.source import show_store
 from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, print_table, progress_bars
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.progress import ProgressSink
-from rollout_assets.rollouts.campaign_layout import CampaignLayout
 
 if TYPE_CHECKING:
-    from rollout_assets.rollouts.funnel import FunnelStage
+    from rollout_assets.campaigns.funnel import FunnelStage
 
 DEMO_SCENES = 8
 DEMO_SNIPPETS = 2
@@ -31,8 +31,8 @@ def demo(
 
     What is there already is kept and checked; run it again after an interruption and it goes on.
     """
-    from rollout_assets.rollouts.funnel import campaign_funnel
-    from rollout_assets.rollouts.promotion_versions import current_version
+    from rollout_assets.campaigns.funnel import campaign_funnel
+    from rollout_assets.campaigns.versions import current_version
     from rollout_assets.sources.vin_store import VinOfflineStore
 
     began = time.monotonic()
@@ -87,8 +87,8 @@ def _largest(item: tuple[str, int]) -> tuple[int, str]:
 
 def build_source(config: CampaignConfig, progress: ProgressSink) -> bool:
     """Build the demo's source unless there is one; whether it was built."""
-    from rollout_assets.sources.synthetic.config import SyntheticConfig
-    from rollout_assets.sources.synthetic.store import build_synthetic_store
+    from rollout_assets.synthetic.config import SyntheticConfig
+    from rollout_assets.synthetic.store import build_synthetic_store
 
     if (config.source.store_dir / "manifest.json").exists():
         return False

@@ -14,8 +14,8 @@ from rollout_assets.commands.terminal import AsJson, out, print_json, print_tabl
 from rollout_assets.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rollout_assets.rollouts.inspection.explain import Explanation
-    from rollout_assets.rollouts.inspection.replay import Replay
+    from rollout_assets.inspection.explain import Explanation
+    from rollout_assets.inspection.replay import Replay
 
 app = typer.Typer(
     help="See what is in a rollout store, what was lost on the way, and what looks wrong.", no_args_is_help=True
@@ -39,8 +39,8 @@ def inventory(
     as_csv: AsCsv = False,
 ) -> None:
     """Every store below some directories: schema, validity, counts, lineage, size."""
+    from rollout_assets.inspection.inventory import GROUP_FILE
     from rollout_assets.rollouts import discover_rollout_store_paths, rollout_store_inventory_rows
-    from rollout_assets.rollouts.inspection.inventory import GROUP_FILE
 
     paths = [
         path
@@ -85,7 +85,7 @@ def groups(
     """Validity and gains of candidates by one category."""
     from rollout_assets.rollouts import candidate_group_summary_rows
 
-    frame = candidate_group_summary_rows(open_store(store), by)
+    frame = candidate_group_summary_rows(open_store(store), by)  # type: ignore[arg-type]  # refused with the known ones
     shown = [by, "count", "actor_valid", "q_train", "selected"]
     shown += [f"root_gain_{part}" for part in ("mean", "std", "min", "median", "max")]
     show_frame(f"candidates by {by}", frame, shown, as_json, as_csv)
@@ -150,8 +150,8 @@ def steps(
     """Every decision: what was on offer, what was taken, what it gained."""
     import polars as pl
 
+    from rollout_assets.inspection.context import require_row
     from rollout_assets.rollouts import rollout_step_objective_rows
-    from rollout_assets.rollouts.inspection.context import require_row
 
     reader = open_store(store)
     frame = rollout_step_objective_rows(reader)
@@ -210,8 +210,8 @@ def suspicious(
     """Rows that look wrong, and why; exit code 2 when one of them is an error."""
     import polars as pl
 
+    from rollout_assets.inspection.suspicious import KINDS
     from rollout_assets.rollouts import suspicious_rollout_rows
-    from rollout_assets.rollouts.inspection.suspicious import KINDS
 
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"no kind {kind!r}; there are {', '.join(KINDS)}")

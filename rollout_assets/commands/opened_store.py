@@ -48,7 +48,7 @@ def campaign_of(
     reader: RolloutZarrStoreReader, campaign: str | None, *, required: bool = True
 ) -> CampaignConfig | None:
     """The named campaign, or the one that the manifest records; having neither is an error if it is ``required``."""
-    from rollout_assets.rollouts.inspection.provenance import recorded_campaign
+    from rollout_assets.inspection.provenance import recorded_campaign
 
     if campaign is not None:
         return load_campaign(campaign)

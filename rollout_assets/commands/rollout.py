@@ -37,7 +37,7 @@ def rollout(
         from rollout_assets.reports.rollout_picture import refuse_other_pages
 
         refuse_other_pages(plot)
-    from rollout_assets.rollouts.dataset_writer import RolloutGenerator
+    from rollout_assets.rollouts.generator import RolloutGenerator
     from rollout_assets.rollouts.roots import RefusedTarget
     from rollout_assets.rollouts.step_table import step_rows
     from rollout_assets.sources.vin_store import VinOfflineStore

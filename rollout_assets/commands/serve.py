@@ -13,7 +13,7 @@ from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
 from rollout_assets.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rollout_assets.collection.server_options import ServerOptions
+    from rollout_assets.serving.server.options import ServerOptions
 
 
 def serve(
@@ -49,10 +49,10 @@ def serve(
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
 
-    from rollout_assets.collection.server_process import bind
-    from rollout_assets.collection.server_process import serve as run_server
-    from rollout_assets.collection.service import RolloutService
-    from rollout_assets.sources.synthetic.publish import publish_bytes
+    from rollout_assets.files import publish_bytes
+    from rollout_assets.serving.server.process import bind
+    from rollout_assets.serving.server.process import serve as run_server
+    from rollout_assets.serving.service import RolloutService
 
     def on_ready(url: str) -> None:
         out.print(f"serving campaign {config.name} at {url}", highlight=False, soft_wrap=True)
@@ -68,7 +68,7 @@ def serve(
 def _options(**given: Any) -> ServerOptions:
     from pydantic import ValidationError
 
-    from rollout_assets.collection.server_options import ServerOptions
+    from rollout_assets.serving.server.options import ServerOptions
 
     try:
         return ServerOptions(**given)

@@ -37,7 +37,7 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build synthetic homes, walked through and seen by a camera, as a source store with its meshes."""
-    from rollout_assets.sources.synthetic.store import build_synthetic_store
+    from rollout_assets.synthetic.store import build_synthetic_store
 
     config = _synthetic_config(
         scenes=scenes,
@@ -64,7 +64,7 @@ def append(
     as_json: AsJson = False,
 ) -> None:
     """Add snippets to a synthetic store; readers see all of them or none."""
-    from rollout_assets.sources.synthetic.store import append_synthetic_snippets
+    from rollout_assets.synthetic.store import append_synthetic_snippets
 
     with progress_bars() as progress:
         summary = append_synthetic_snippets(
@@ -108,7 +108,7 @@ def info(
 @app.command()
 def check(store: StoreDir, mesh_dir: MeshDirs = None, as_json: AsJson = False) -> None:
     """Look at every value of a store and name every problem; exit code 2 when there is one."""
-    from rollout_assets.sources.store_audit import audit_store
+    from rollout_assets.sources.audit import audit_store
 
     with progress_bars() as progress:
         audit = audit_store(store, mesh_dir or (), progress)
@@ -127,7 +127,7 @@ def check(store: StoreDir, mesh_dir: MeshDirs = None, as_json: AsJson = False) -
 
 def show_store(opened: Any, as_json: bool = False) -> None:
     """Print the scene table of an opened store."""
-    from rollout_assets.sources.store_summary import summarise_store
+    from rollout_assets.sources.summary import summarise_store
 
     with progress_bars() as progress:
         summary = summarise_store(opened, progress)
@@ -150,13 +150,13 @@ def show_store(opened: Any, as_json: bool = False) -> None:
 
 def layout_columns() -> tuple[str, ...]:
     """Columns of a row listing."""
-    from rollout_assets.sources.store_layout import IndexRow
+    from rollout_assets.sources.layout import IndexRow
 
     return tuple(IndexRow.model_fields)
 
 
 def _synthetic_config(**options: Any) -> Any:
-    from rollout_assets.sources.synthetic.config import SyntheticConfig
+    from rollout_assets.synthetic.config import SyntheticConfig
 
     try:
         return SyntheticConfig(**options)

@@ -19,7 +19,7 @@ from rollout_assets.defs.campaign import (
     VALIDATED_SHARDS,
     VIN_OFFLINE_STORE,
     VIN_SOURCE_ROWS,
-    CampaignPlace,
+    CampaignKeys,
     CampaignStep,
 )
 from rollout_assets.defs.faults import RETRIES, failures_for_dagster
@@ -29,7 +29,7 @@ from rollout_assets.errors import StoreError
 from rollout_assets.progress import ProgressEvent
 
 if TYPE_CHECKING:
-    from rollout_assets.rollouts.dataset_writer import RolloutDatasetWriter
+    from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
 
 OWNERS = ("team:rollout-data",)
 
@@ -42,7 +42,7 @@ LOG_EVERY_S = 10.0
 SHOWN_FINDINGS = 5
 
 
-def campaign_assets(place: CampaignPlace) -> list[dg.AssetsDefinition]:
+def campaign_assets(place: CampaignKeys) -> list[dg.AssetsDefinition]:
     """The chain of a campaign, from its observed source to the promoted store, and what is read off that."""
     planned = {"partitions_def": place.partitions}
     return [
@@ -66,7 +66,7 @@ def campaign_assets(place: CampaignPlace) -> list[dg.AssetsDefinition]:
 
 
 def _asset(
-    place: CampaignPlace,
+    place: CampaignKeys,
     compute: Callable[[CampaignStep], dg.MaterializeResult[None]],
     upstream: str,
     kinds: set[str],
@@ -93,7 +93,7 @@ def _asset(
     return asset
 
 
-def _observed_source(place: CampaignPlace) -> dg.AssetsDefinition:
+def _observed_source(place: CampaignKeys) -> dg.AssetsDefinition:
     spec = dg.AssetSpec(
         place.key(VIN_OFFLINE_STORE),
         description=(
@@ -156,7 +156,7 @@ def plan_data_version(config: CampaignConfig) -> str:
 
 def write_plan(step: CampaignStep) -> dict[str, Any]:
     """Write the plan, make the partitions those of the plan, and say what it holds."""
-    from rollout_assets.rollouts.shard_manifest import write_rollout_shard_manifest_from_config
+    from rollout_assets.campaigns.plan import write_rollout_shard_manifest_from_config
 
     plan = write_rollout_shard_manifest_from_config(step.config, store=step.source)
     planned = [entry.shard_id for entry in plan.entries]
@@ -192,8 +192,8 @@ def vin_source_rows(step: CampaignStep) -> dg.MaterializeResult[None]:
 
     A row that is gone or another one now is refused here, before any view is scored.
     """
-    from rollout_assets.rollouts.shard_manifest import refuse_config_drift
-    from rollout_assets.rollouts.shard_markers import observe_source
+    from rollout_assets.campaigns.markers import observe_source
+    from rollout_assets.campaigns.plan import refuse_config_drift
 
     refuse_config_drift(step.entry, step.config)
     rows = step.entry.source_rows(step.source)
@@ -229,8 +229,8 @@ def rollout_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
     Everything is generated and scored here, on the GPU if there is one. A shard that is finished and current is only
     read and checked; whatever else lies at its place is set aside, and the shard is built again.
     """
-    from rollout_assets.defs.shard_integrity import open_shard
-    from rollout_assets.rollouts.shards import run_rollout_shard
+    from rollout_assets.campaigns.integrity import open_shard
+    from rollout_assets.campaigns.shard import run_rollout_shard
 
     done = run_rollout_shard(
         step.config,
@@ -260,7 +260,7 @@ def validated_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
     The examination is made here again, and not only in the checks before it, so that a damaged shard cannot pass in a
     later run either.
     """
-    from rollout_assets.defs.shard_integrity import examine_shard
+    from rollout_assets.campaigns.integrity import examine_shard
 
     found = examine_shard(step.config, step.entry)
     problems = found.all_findings()
@@ -294,8 +294,8 @@ def rollouts_zarr(step: CampaignStep) -> dg.MaterializeResult[None]:
 
     Refused while a planned shard is not validated, or is not what was validated; readers keep the version they have.
     """
+    from rollout_assets.campaigns.promotion import promote_rollout_campaign
     from rollout_assets.defs.promotion_gate import refuse_unvalidated
-    from rollout_assets.rollouts.promotion import promote_rollout_campaign
     from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
     refuse_unvalidated(step)
@@ -335,7 +335,7 @@ def _size(paths: Iterable[Any]) -> int:
 @lru_cache(maxsize=1)
 def _shared_writer(_campaign: str, _source: str, config: CampaignConfig) -> "RolloutDatasetWriter":
     """One writer per process, so that meshes and kernels stay loaded from shard to shard of one campaign and source."""
-    from rollout_assets.rollouts.dataset_writer import RolloutDatasetWriter
+    from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
 
     return RolloutDatasetWriter(config)
 

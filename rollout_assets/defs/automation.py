@@ -15,14 +15,14 @@ from rollout_assets.defs.campaign import (
     ROLLOUT_SHARDS,
     ROLLOUTS_ZARR,
     VIN_OFFLINE_STORE,
-    CampaignPlace,
+    CampaignKeys,
     CampaignStep,
 )
 from rollout_assets.defs.jobs import CampaignJobs
 from rollout_assets.errors import CampaignError, RolloutAssetsError
 
 if TYPE_CHECKING:
-    from rollout_assets.rollouts.shard_manifest import RolloutShardEntry
+    from rollout_assets.campaigns.plan import RolloutShardEntry
 
 SHARDS_PER_TICK = 200
 """Runs that one evaluation asks for at most; the next one goes on."""
@@ -50,7 +50,7 @@ class CampaignAutomation:
     schedule: dg.ScheduleDefinition
 
 
-def campaign_automation(place: CampaignPlace, jobs: CampaignJobs) -> CampaignAutomation:
+def campaign_automation(place: CampaignKeys, jobs: CampaignJobs) -> CampaignAutomation:
     """Promotion follows by itself; looking for new snippets is switched on by who wants it."""
 
     @dg.sensor(
@@ -87,8 +87,8 @@ def campaign_automation(place: CampaignPlace, jobs: CampaignJobs) -> CampaignAut
 
 def request_new_shards(step: CampaignStep) -> dg.SensorResult:
     """Extend the plan by new rows, and ask for every planned shard that is neither validated nor under way."""
+    from rollout_assets.campaigns.layout import CampaignLayout
     from rollout_assets.defs.promotion_gate import unvalidated
-    from rollout_assets.rollouts.campaign_layout import CampaignLayout
 
     if (edited := _edited(step)) is not None:
         return dg.SensorResult(skip_reason=edited)
@@ -110,8 +110,8 @@ def request_new_shards(step: CampaignStep) -> dg.SensorResult:
 
 def request_promotion(step: CampaignStep) -> dg.SensorResult:
     """Ask for promotion when every planned shard is validated and the promoted store is another one."""
+    from rollout_assets.campaigns.layout import CampaignLayout
     from rollout_assets.defs.promotion_gate import present_version, unvalidated
-    from rollout_assets.rollouts.campaign_layout import CampaignLayout
 
     layout = CampaignLayout(step.config.shards.output_dir)
     entries = _planned(step)
@@ -131,7 +131,7 @@ def request_promotion(step: CampaignStep) -> dg.SensorResult:
     return dg.SensorResult(run_requests=[dg.RunRequest(run_key=f"promote:{step.place.name}:{content[:16]}")])
 
 
-def _step(place: CampaignPlace, instance: dg.DagsterInstance, log: Any) -> CampaignStep:
+def _step(place: CampaignKeys, instance: dg.DagsterInstance, log: Any) -> CampaignStep:
     return CampaignStep(place, place.resource.load(), place.resource, instance, log, None)
 
 
@@ -145,8 +145,8 @@ def _asked(request: Any, step: CampaignStep) -> dg.SensorResult:
 
 
 def _planned(step: CampaignStep) -> tuple["RolloutShardEntry", ...]:
-    from rollout_assets.rollouts.campaign_layout import CampaignLayout
-    from rollout_assets.rollouts.shard_manifest import read_rollout_shard_manifest
+    from rollout_assets.campaigns.layout import CampaignLayout
+    from rollout_assets.campaigns.plan import read_rollout_shard_manifest
 
     if not CampaignLayout(step.config.shards.output_dir).plan.exists():
         return ()
@@ -166,8 +166,8 @@ def _edited(step: CampaignStep) -> str | None:
 
 def _extend_plan(step: CampaignStep) -> tuple["RolloutShardEntry", ...]:
     """The plan with all rows of the source in it; new rows are planned here, and shown as if a run had done it."""
+    from rollout_assets.campaigns.status import unplanned_rows
     from rollout_assets.defs.assets import plan_data_version, source_data_version, source_metadata, write_plan
-    from rollout_assets.rollouts.shard_status import unplanned_rows
 
     source_key, plan_key = step.place.key(VIN_OFFLINE_STORE), step.place.key(ROLLOUT_SHARD_PLAN)
     version = source_data_version(step)
@@ -202,7 +202,7 @@ def _last_version(step: CampaignStep, key: dg.AssetKey, *, observed: bool = Fals
 
 
 def _is_promoted(step: CampaignStep, entries: tuple["RolloutShardEntry", ...]) -> bool:
-    from rollout_assets.rollouts.promotion_versions import current_version
+    from rollout_assets.campaigns.versions import current_version
 
     try:
         record = current_version(step.config).record
@@ -220,7 +220,7 @@ def _runs_under_way(step: CampaignStep, asset: str) -> list[dg.DagsterRun]:
     return [run for run in runs if key in (run.asset_selection or ()) or run.job_name in _jobs_of(step.place, asset)]
 
 
-def _jobs_of(place: CampaignPlace, asset: str) -> tuple[str, ...]:
+def _jobs_of(place: CampaignKeys, asset: str) -> tuple[str, ...]:
     return (f"{place.name}_promote",) if asset == ROLLOUTS_ZARR else (f"{place.name}_shard",)
 
 

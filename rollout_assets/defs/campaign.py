@@ -16,8 +16,8 @@ import dagster as dg
 from rollout_assets.config import CampaignConfig, load_campaign
 
 if TYPE_CHECKING:
-    from rollout_assets.rollouts.manifest import RolloutStoreInvocation
-    from rollout_assets.rollouts.shard_manifest import RolloutShardEntry
+    from rollout_assets.campaigns.plan import RolloutShardEntry
+    from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
     from rollout_assets.sources.vin_store import VinOfflineStore
 
 VIN_OFFLINE_STORE = "vin_offline_store"
@@ -48,7 +48,7 @@ class CampaignResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def invocation(self) -> RolloutStoreInvocation:
         """How a store made by a run was asked for, to be kept in its manifest."""
-        from rollout_assets.rollouts.manifest import RolloutStoreInvocation
+        from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
 
         path = Path(self.campaign)
         if not path.is_file():
@@ -57,14 +57,14 @@ class CampaignResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 
 @dataclass(frozen=True)
-class CampaignPlace:
+class CampaignKeys:
     """Where a campaign lives in Dagster. ``campaign`` is a path or a shipped name, ``config`` as it was at load."""
 
     campaign: str
     config: CampaignConfig
 
     @classmethod
-    def of(cls, campaign: str | Path) -> CampaignPlace:
+    def of(cls, campaign: str | Path) -> CampaignKeys:
         """The place of a campaign; a path is made absolute, for runs have other working directories."""
         config = load_campaign(campaign)
         path = Path(campaign)
@@ -104,7 +104,7 @@ class CampaignPlace:
 class CampaignStep:
     """One step of a run: its campaign as the file says now, and what of it is opened on first use."""
 
-    place: CampaignPlace
+    place: CampaignKeys
     config: CampaignConfig
     resource: CampaignResource
     instance: dg.DagsterInstance
@@ -112,9 +112,7 @@ class CampaignStep:
     partition: str | None
 
     @classmethod
-    def of(
-        cls, place: CampaignPlace, context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext
-    ) -> CampaignStep:
+    def of(cls, place: CampaignKeys, context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> CampaignStep:
         """The step behind a Dagster context."""
         resource: CampaignResource = getattr(context.resources, place.resource_key)
         partition = context.partition_key if context.has_partition_key else None
@@ -130,13 +128,13 @@ class CampaignStep:
     @cached_property
     def source(self) -> VinOfflineStore:
         """The campaign's source store."""
-        from rollout_assets.rollouts.shard_manifest import open_source
+        from rollout_assets.campaigns.plan import open_source
 
         return open_source(self.config)
 
     @cached_property
     def entry(self) -> RolloutShardEntry:
         """The planned entry of this step's shard."""
-        from rollout_assets.rollouts.shard_manifest import entry_of
+        from rollout_assets.campaigns.plan import entry_of
 
         return entry_of(self.config, self.shard_id)

@@ -12,7 +12,7 @@ import dagster as dg
 from rollout_assets.config import data_home, shipped_campaigns
 from rollout_assets.defs.assets import campaign_assets
 from rollout_assets.defs.automation import campaign_automation
-from rollout_assets.defs.campaign import CampaignPlace
+from rollout_assets.defs.campaign import CampaignKeys
 from rollout_assets.defs.jobs import campaign_jobs
 from rollout_assets.defs.shard_checks import shard_checks
 from rollout_assets.defs.store_checks import store_checks
@@ -31,16 +31,16 @@ def known_campaigns() -> tuple[str, ...]:
 
 def build_definitions(campaigns: Iterable[str | Path]) -> dg.Definitions:
     """The definitions of some campaigns; two of one name are refused, for they would share partitions and files."""
-    places: dict[str, CampaignPlace] = {}
+    places: dict[str, CampaignKeys] = {}
     for campaign in campaigns:
-        place = CampaignPlace.of(campaign)
+        place = CampaignKeys.of(campaign)
         known = places.setdefault(place.name, place)
         if known.campaign != place.campaign:
             raise ConfigError(f"{known.campaign} and {place.campaign} are both campaign {place.name}; rename one")
     return _definitions(list(places.values()))
 
 
-def _definitions(places: Sequence[CampaignPlace]) -> dg.Definitions:
+def _definitions(places: Sequence[CampaignKeys]) -> dg.Definitions:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks: tried and held by our tests
         warnings.simplefilter("ignore", dg.BetaWarning)

@@ -22,7 +22,7 @@ import dagster as dg
 from rollout_assets.config import data_home
 from rollout_assets.defs.assets import GPU_POOL
 from rollout_assets.defs.automation import UNFINISHED
-from rollout_assets.defs.campaign import CampaignPlace
+from rollout_assets.defs.campaign import CampaignKeys
 from rollout_assets.defs.code_location import build_definitions
 from rollout_assets.defs.home import open_instance
 from rollout_assets.errors import CampaignError, ConfigError
@@ -135,9 +135,9 @@ class HeadlessRunner:
     home: str
 
     @cached_property
-    def place(self) -> CampaignPlace:
+    def place(self) -> CampaignKeys:
         """The campaign's place."""
-        return CampaignPlace.of(self.campaign)
+        return CampaignKeys.of(self.campaign)
 
     @cached_property
     def instance(self) -> dg.DagsterInstance:

@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 
+from rollout_assets.campaigns.check_names import INTEGRITY_CHECKS, QUALITY_CHECKS
 from rollout_assets.defs.campaign import (
     READINGS,
     ROLLOUT_SHARD_PLAN,
@@ -15,9 +16,8 @@ from rollout_assets.defs.campaign import (
     VALIDATED_SHARDS,
     VIN_OFFLINE_STORE,
     VIN_SOURCE_ROWS,
-    CampaignPlace,
+    CampaignKeys,
 )
-from rollout_assets.defs.check_names import INTEGRITY_CHECKS, QUALITY_CHECKS
 
 CAMPAIGN_TAG = "rollout_assets/campaign"
 """Run tag with the campaign's name."""
@@ -38,7 +38,7 @@ class CampaignJobs:
         return (self.observe, self.plan, self.shard, self.shard_checks, self.promote)
 
 
-def campaign_jobs(place: CampaignPlace) -> CampaignJobs:
+def campaign_jobs(place: CampaignKeys) -> CampaignJobs:
     """Observe, plan, one shard with its checks, its checks alone, and promotion with its checks."""
 
     def job(name: str, selection: dg.AssetSelection, description: str) -> Any:

@@ -15,8 +15,8 @@ from rollout_assets.config import CampaignConfig
 if TYPE_CHECKING:
     import polars as pl
 
-    from rollout_assets.rollouts.shard_manifest import RolloutShardEntry
-    from rollout_assets.rollouts.shard_markers import ShardOwner
+    from rollout_assets.campaigns.markers import ShardOwner
+    from rollout_assets.campaigns.plan import RolloutShardEntry
     from rollout_assets.rollouts.zarr_store.checks.findings import Finding
     from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
@@ -116,7 +116,7 @@ def shard_metadata(config: CampaignConfig, entry: RolloutShardEntry, owner: Shar
 
 def store_metadata(readers: Sequence[RolloutZarrStoreReader]) -> Metadata:
     """The validity waterfall of some stores together, as a table, and its picture with gains and refusals."""
-    from rollout_assets.defs.pictures import StoreSketch
+    from rollout_assets.reports.shard_picture import StoreSketch
 
     sketch = StoreSketch.of(readers)
     rows = [

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.markers import read_owner
+from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest
+from rollout_assets.campaigns.shard import shard_problems
 from rollout_assets.defs.assets import validated_data_version
-from rollout_assets.defs.campaign import VALIDATED_SHARDS, CampaignPlace, CampaignStep
+from rollout_assets.defs.campaign import VALIDATED_SHARDS, CampaignKeys, CampaignStep
 from rollout_assets.errors import PromotionRefused, StoreDamaged
-from rollout_assets.rollouts.campaign_layout import CampaignLayout
-from rollout_assets.rollouts.shard_manifest import RolloutShardEntry, read_rollout_shard_manifest
-from rollout_assets.rollouts.shard_markers import read_owner
-from rollout_assets.rollouts.shards import unfit
 
 DATA_VERSION_TAG = "dagster/data_version"
 
 
-def validated_versions(instance: dg.DagsterInstance, place: CampaignPlace) -> dict[str, str]:
+def validated_versions(instance: dg.DagsterInstance, place: CampaignKeys) -> dict[str, str]:
     """Shard -> the data version under which it was last validated in this instance."""
     tags = instance.event_log_storage.get_latest_tags_by_partition(
         place.key(VALIDATED_SHARDS),
@@ -38,7 +38,7 @@ def present_version(layout: CampaignLayout, entry: RolloutShardEntry) -> str | N
 
 
 def unvalidated(
-    instance: dg.DagsterInstance, place: CampaignPlace, layout: CampaignLayout, entries: Sequence[RolloutShardEntry]
+    instance: dg.DagsterInstance, place: CampaignKeys, layout: CampaignLayout, entries: Sequence[RolloutShardEntry]
 ) -> list[RolloutShardEntry]:
     """Planned shards that were never validated, or are another version than the validated one."""
     known = validated_versions(instance, place)
@@ -59,7 +59,7 @@ def refuse_unvalidated(step: CampaignStep) -> None:
         for entry in unvalidated(step.instance, step.place, layout, entries)
     }
     for entry in entries:
-        problems = unfit(layout.shard(entry.shard_id), entry, None, deep=True)
+        problems = shard_problems(layout.shard(entry.shard_id), entry, None, deep=True)
         if problems:
             reasons[entry.shard_id] = f"{'; '.join(problems)}; materialize rollout_shards of this partition again"
     if reasons:

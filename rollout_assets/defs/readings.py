@@ -11,7 +11,7 @@ from rollout_assets.defs.campaign import CampaignStep
 from rollout_assets.defs.metadata import store_metadata, table
 
 if TYPE_CHECKING:
-    from rollout_assets.rollouts.promotion_versions import PromotedVersion
+    from rollout_assets.campaigns.versions import PromotedVersion
 
 KEY_METRICS = ("reward/mean", "success@1")
 """Metrics shown with their bootstrap interval."""
@@ -22,9 +22,9 @@ def rollout_report(step: CampaignStep) -> dg.MaterializeResult[None]:
 
     The pages need no network and no server: open them in a browser, or send them to somebody.
     """
+    from rollout_assets.campaigns.layout import CampaignLayout
+    from rollout_assets.campaigns.versions import current_version
     from rollout_assets.reports.store_report import write_store_report
-    from rollout_assets.rollouts.campaign_layout import CampaignLayout
-    from rollout_assets.rollouts.promotion_versions import current_version
     from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
     version = current_version(step.config)
@@ -47,9 +47,9 @@ def rollout_metrics(step: CampaignStep) -> dg.MaterializeResult[None]:
 
     Collected files lie in the campaign's folder ``collected``; what is missing or refused there is counted, never zero.
     """
-    from rollout_assets.collection.metrics import aggregate_results
+    from rollout_assets.campaigns.versions import current_version
     from rollout_assets.collection.store_results import stored_results
-    from rollout_assets.rollouts.promotion_versions import current_version
+    from rollout_assets.metrics.results import aggregate_results
     from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
     version = current_version(step.config)
@@ -67,7 +67,7 @@ def rollout_metrics(step: CampaignStep) -> dg.MaterializeResult[None]:
 
 def _collected(step: CampaignStep) -> list[dict[str, Any]]:
     """Rows for every agent of every collected file, by file."""
-    from rollout_assets.rollouts.campaign_layout import CampaignLayout
+    from rollout_assets.campaigns.layout import CampaignLayout
 
     folder = CampaignLayout(step.config.shards.output_dir).collected
     if not folder.is_dir():

@@ -5,14 +5,14 @@ from typing import Any
 
 import dagster as dg
 
-from rollout_assets.defs.campaign import ROLLOUT_SHARDS, VALIDATED_SHARDS, CampaignPlace, CampaignStep
-from rollout_assets.defs.check_names import (
+from rollout_assets.campaigns.check_names import (
     INTEGRITY_CHECKS,
     LABEL_YIELD,
     QUALITY_CHECKS,
     SUSPICIOUS_ROWS,
     VALID_FANOUT,
 )
+from rollout_assets.defs.campaign import ROLLOUT_SHARDS, VALIDATED_SHARDS, CampaignKeys, CampaignStep
 from rollout_assets.defs.faults import RETRIES, failures_for_dagster
 from rollout_assets.defs.metadata import evidence, findings_table, frame_table
 
@@ -23,7 +23,7 @@ MIN_LABEL_YIELD = 0.95
 """Share of takeable views that must have a label."""
 
 
-def shard_checks(place: CampaignPlace) -> list[dg.AssetChecksDefinition]:
+def shard_checks(place: CampaignKeys) -> list[dg.AssetChecksDefinition]:
     """Integrity of ``rollout_shards``, blocking, and quality of ``validated_shards``, warning."""
     return [
         _checks(place, "integrity", ROLLOUT_SHARDS, INTEGRITY_CHECKS, _integrity, blocking=True),
@@ -32,7 +32,7 @@ def shard_checks(place: CampaignPlace) -> list[dg.AssetChecksDefinition]:
 
 
 def _checks(
-    place: CampaignPlace,
+    place: CampaignKeys,
     name: str,
     asset: str,
     promises: dict[str, str],
@@ -61,7 +61,7 @@ def _checks(
 
 
 def _integrity(step: CampaignStep, key: dg.AssetKey) -> Iterator[dg.AssetCheckResult]:
-    from rollout_assets.defs.shard_integrity import examine_shard
+    from rollout_assets.campaigns.integrity import examine_shard
 
     found = examine_shard(step.config, step.entry)
     for check, findings in found.findings.items():
@@ -78,8 +78,8 @@ def _integrity(step: CampaignStep, key: dg.AssetKey) -> Iterator[dg.AssetCheckRe
 def _quality(step: CampaignStep, key: dg.AssetKey) -> Iterator[dg.AssetCheckResult]:
     import polars as pl
 
-    from rollout_assets.defs.shard_integrity import open_shard
-    from rollout_assets.rollouts.inspection.suspicious import suspicious_rollout_rows
+    from rollout_assets.campaigns.integrity import open_shard
+    from rollout_assets.inspection.suspicious import suspicious_rollout_rows
 
     reader = open_shard(step.config, step.shard_id)
     if reader is None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.plan import read_rollout_shard_manifest
+from rollout_assets.campaigns.shard import shard_problems
+from rollout_assets.campaigns.status import promoted_behind, unplanned_rows
 from rollout_assets.defs.campaign import CampaignStep
-from rollout_assets.rollouts.campaign_layout import CampaignLayout
-from rollout_assets.rollouts.shard_manifest import read_rollout_shard_manifest
-from rollout_assets.rollouts.shard_status import promoted_behind, unplanned_rows
-from rollout_assets.rollouts.shards import unfit
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def _stale(step: CampaignStep) -> Iterator[StalePart]:
         had, wanted = outdated[0].writer_config_hash[:12], config.writer_config_hash[:12]
         yield StalePart("rollout_shard_plan", f"planned for writer config {had}, the campaign has {wanted}", _PLAN)
     for entry in entries:
-        problems = list(unfit(layout.shard(entry.shard_id), entry, step.source, deep=False))
+        problems = list(shard_problems(layout.shard(entry.shard_id), entry, step.source, deep=False))
         if entry.writer_config_hash != config.writer_config_hash:
             problems.append("the campaign's config has changed since it was planned")
         if problems:

@@ -6,8 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from rollout_assets.defs.campaign import ROLLOUTS_ZARR, CampaignPlace, CampaignStep
-from rollout_assets.defs.check_names import (
+from rollout_assets.campaigns.check_names import (
     NO_LEAKAGE,
     ROWS_ADD_UP,
     SECOND_OPINION,
@@ -16,6 +15,7 @@ from rollout_assets.defs.check_names import (
     STORES_VALID,
     UP_TO_DATE,
 )
+from rollout_assets.defs.campaign import ROLLOUTS_ZARR, CampaignKeys, CampaignStep
 from rollout_assets.defs.faults import RETRIES, failures_for_dagster
 from rollout_assets.defs.metadata import evidence, findings_table, frame_table, table
 
@@ -26,7 +26,7 @@ TABLES = ("sources", "targets", "rollouts", "steps", "candidates")
 """Tables whose promoted rows are counted against the shards'."""
 
 
-def store_checks(place: CampaignPlace) -> list[dg.AssetChecksDefinition]:
+def store_checks(place: CampaignKeys) -> list[dg.AssetChecksDefinition]:
     """All checks of ``rollouts_zarr``: one step that opens each store once, and one for the slow second opinion."""
     return [
         _checks(place, "checks", STORE_CHECKS, _evaluate),
@@ -38,7 +38,7 @@ Verdict = tuple[bool, dg.AssetCheckSeverity, dict[str, Any]]
 
 
 def _checks(
-    place: CampaignPlace, name: str, promises: dict[str, str], evaluate: Callable[[CampaignStep], dict[str, Verdict]]
+    place: CampaignKeys, name: str, promises: dict[str, str], evaluate: Callable[[CampaignStep], dict[str, Verdict]]
 ) -> dg.AssetChecksDefinition:
     key = place.key(ROLLOUTS_ZARR)
     specs = [dg.AssetCheckSpec(check, asset=key, description=promise) for check, promise in promises.items()]
@@ -61,7 +61,7 @@ def _checks(
 
 
 def _evaluate(step: CampaignStep) -> dict[str, Verdict]:
-    from rollout_assets.rollouts.promotion_versions import current_version
+    from rollout_assets.campaigns.versions import current_version
 
     version = current_version(step.config)
     return {
@@ -86,15 +86,15 @@ def _stores_valid(version: Any) -> Verdict:
 
 
 def _no_leakage(step: CampaignStep, version: Any) -> Verdict:
-    from rollout_assets.rollouts.campaign_layout import CampaignLayout
-    from rollout_assets.rollouts.leakage import leaks
-    from rollout_assets.rollouts.shard_manifest import read_rollout_shard_manifest
-    from rollout_assets.rollouts.shard_markers import read_owner
+    from rollout_assets.campaigns.layout import CampaignLayout
+    from rollout_assets.campaigns.leakage import find_leaks
+    from rollout_assets.campaigns.markers import read_owner
+    from rollout_assets.campaigns.plan import read_rollout_shard_manifest
 
     layout = CampaignLayout(step.config.shards.output_dir)
     inside = set(version.shard_ids)
     entries = [entry for entry in read_rollout_shard_manifest(step.config) if entry.shard_id in inside]
-    found = list(leaks((entry, read_owner(layout.shard(entry.shard_id))) for entry in entries))
+    found = list(find_leaks((entry, read_owner(layout.shard(entry.shard_id))) for entry in entries))
     return (
         not found,
         dg.AssetCheckSeverity.ERROR,
@@ -103,7 +103,7 @@ def _no_leakage(step: CampaignStep, version: Any) -> Verdict:
 
 
 def _rows_add_up(step: CampaignStep, version: Any) -> Verdict:
-    from rollout_assets.defs.shard_integrity import open_shard
+    from rollout_assets.campaigns.integrity import open_shard
     from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
     rows = []
@@ -133,8 +133,8 @@ def _up_to_date(step: CampaignStep) -> Verdict:
 def _again(step: CampaignStep) -> dict[str, Verdict]:
     import polars as pl
 
-    from rollout_assets.rollouts.inspection.second_opinion import second_opinion
-    from rollout_assets.rollouts.promotion_versions import current_version
+    from rollout_assets.campaigns.versions import current_version
+    from rollout_assets.inspection.second_opinion import second_opinion
     from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
     version = current_version(step.config)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rollout_assets.errors import ConfigError
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.poses import Float32, Float64, rotation, translation
-from rollout_assets.sources.store_layout import IndexRow
+from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
 
 CUT_HEIGHT_M = 2.02

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from rollout_assets.candidates.reasons import InvalidReason
 from rollout_assets.geometry.poses import Float64
-from rollout_assets.rollouts.inspection.decode import decode_invalid_reason, decode_position_id, named
-from rollout_assets.rollouts.inspection.summary import validity_waterfall_rows
+from rollout_assets.inspection.decode import decode_invalid_reason, decode_position_id, named
+from rollout_assets.inspection.summary import validity_waterfall_rows
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, ROLLOUTS, TARGETS
 

@@ -13,6 +13,13 @@ import numpy as np
 import polars as pl
 
 from rollout_assets.errors import StoreDamaged
+from rollout_assets.inspection.depth import selected_depth_preview, selected_depth_summary_rows
+from rollout_assets.inspection.explain import config_rows
+from rollout_assets.inspection.objectives import rollout_step_objective_rows
+from rollout_assets.inspection.provenance import generation, recorded_campaign
+from rollout_assets.inspection.readiness import training_readiness
+from rollout_assets.inspection.summary import candidate_group_summary_rows, rollout_tree_summary_rows
+from rollout_assets.inspection.suspicious import suspicious_rollout_rows
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.reports import store_figures as figures
 from rollout_assets.reports.page import (
@@ -31,13 +38,6 @@ from rollout_assets.reports.page import (
     tagged,
     text,
 )
-from rollout_assets.rollouts.inspection.depth import selected_depth_preview, selected_depth_summary_rows
-from rollout_assets.rollouts.inspection.explain import config_rows
-from rollout_assets.rollouts.inspection.objectives import rollout_step_objective_rows
-from rollout_assets.rollouts.inspection.provenance import generation, recorded_campaign
-from rollout_assets.rollouts.inspection.readiness import training_readiness
-from rollout_assets.rollouts.inspection.summary import candidate_group_summary_rows, rollout_tree_summary_rows
-from rollout_assets.rollouts.inspection.suspicious import suspicious_rollout_rows
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 GALLERY_IMAGES = 12

@@ -22,7 +22,7 @@ from rollout_assets.rollouts.policies import ORACLE_SCORE, Decision, PolicyView,
 from rollout_assets.rollouts.recipes import branch_count
 from rollout_assets.rollouts.trace import NOT_SELECTED, StepLabels, TerminationReason
 
-Path: TypeAlias = tuple[int, ...]
+ShellPath: TypeAlias = tuple[int, ...]
 """Shell indices selected from the root on."""
 
 
@@ -34,15 +34,15 @@ class RolloutKey:
     sample_key: str
     target_id: str
 
-    def candidates_rng(self, path: Path) -> np.random.Generator:
+    def candidates_rng(self, path: ShellPath) -> np.random.Generator:
         """For the views offered at a state; the same whatever the recipe."""
         return rng_for(self.seed, self.sample_key, self.target_id, path, "candidates")
 
-    def selection_rng(self, recipe: RolloutRecipeConfig, path: Path) -> np.random.Generator:
+    def selection_rng(self, recipe: RolloutRecipeConfig, path: ShellPath) -> np.random.Generator:
         """For what a recipe does at a state."""
         return rng_for(self.seed, self.sample_key, self.target_id, recipe.name, path, "selection")
 
-    def selection_digest(self, recipe: RolloutRecipeConfig, path: Path) -> str:
+    def selection_digest(self, recipe: RolloutRecipeConfig, path: ShellPath) -> str:
         """Digest of the key of a chain's selections; stored as ``selection_rng_state_hash``."""
         return key_digest(self.seed, self.sample_key, self.target_id, recipe.name, path, "selection").hex()
 
@@ -51,7 +51,7 @@ class RolloutKey:
 class EvaluatedState:
     """A state with its offered views and their labels. pose_world_camera: (12,) where the actor stands."""
 
-    path: Path
+    path: ShellPath
     pose_world_camera: Float32
     shell: CandidateShell
     labels: StepLabels
@@ -81,7 +81,7 @@ class Chain:
     dead_end: bool = False
 
     @property
-    def path(self) -> Path:
+    def path(self) -> ShellPath:
         """Shell indices selected so far."""
         return tuple(step.selected_shell_index for step in self.steps if step.selected_shell_index != NOT_SELECTED)
 
@@ -92,7 +92,7 @@ class Chain:
         return "fixed_horizon" if len(self.steps) == horizon else "incomplete_rollout"
 
 
-Expansion: TypeAlias = Generator[tuple[Path, ...], Mapping[Path, EvaluatedState], tuple[Chain, ...]]
+Expansion: TypeAlias = Generator[tuple[ShellPath, ...], Mapping[ShellPath, EvaluatedState], tuple[Chain, ...]]
 
 
 def expand(recipe: RolloutRecipeConfig, key: RolloutKey) -> Expansion:
@@ -115,7 +115,7 @@ def expand(recipe: RolloutRecipeConfig, key: RolloutKey) -> Expansion:
 
 
 def _branch(
-    chain: Chain, states: Mapping[Path, EvaluatedState], recipe: RolloutRecipeConfig, key: RolloutKey, depth: int
+    chain: Chain, states: Mapping[ShellPath, EvaluatedState], recipe: RolloutRecipeConfig, key: RolloutKey, depth: int
 ) -> Sequence[Chain]:
     state = states[chain.path]
     rng = key.selection_rng(recipe, chain.path)

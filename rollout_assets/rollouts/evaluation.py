@@ -19,7 +19,7 @@ from rollout_assets.config import CampaignConfig
 from rollout_assets.geometry.poses import Float32
 from rollout_assets.oracle.raycast import render_depth
 from rollout_assets.oracle.scorer import CandidateLabels, OracleScorer, OracleState, RegionLabels, ScoreRequest
-from rollout_assets.rollouts.engine import EvaluatedState, Path, RolloutKey
+from rollout_assets.rollouts.engine import EvaluatedState, RolloutKey, ShellPath
 from rollout_assets.rollouts.roots import TargetedRoot
 from rollout_assets.rollouts.trace import SelectedDepth, StepLabels
 
@@ -38,7 +38,7 @@ class StateRequest:
 
     root: TargetedRoot
     seed: int
-    path: Path
+    path: ShellPath
 
     @property
     def key(self) -> RolloutKey:
@@ -84,7 +84,7 @@ class StateEvaluator:
         self.times = StageTimes()
         self.views_scored = 0
         self._kept_states = kept_states
-        self._nodes: OrderedDict[tuple[RolloutKey, Path], _Node] = OrderedDict()
+        self._nodes: OrderedDict[tuple[RolloutKey, ShellPath], _Node] = OrderedDict()
         self._lock = threading.Lock()
 
     def evaluate(self, requests: Sequence[StateRequest]) -> list[EvaluatedState]:
@@ -178,7 +178,7 @@ class StateEvaluator:
             shells |= dict(zip(indices, generate_candidates(asked, self.config.candidates, world), strict=True))
         return [shells[index] for index in range(len(requests))]
 
-    def _cached(self, requests: Iterable[StateRequest]) -> dict[tuple[RolloutKey, Path], _Node]:
+    def _cached(self, requests: Iterable[StateRequest]) -> dict[tuple[RolloutKey, ShellPath], _Node]:
         with self._lock:
             found = {}
             for request in requests:
@@ -188,7 +188,7 @@ class StateEvaluator:
                     found[name] = self._nodes[name]
             return found
 
-    def _keep(self, nodes: Mapping[tuple[RolloutKey, Path], _Node]) -> None:
+    def _keep(self, nodes: Mapping[tuple[RolloutKey, ShellPath], _Node]) -> None:
         with self._lock:
             self._nodes.update(nodes)
             while len(self._nodes) > self._kept_states:
@@ -196,7 +196,9 @@ class StateEvaluator:
 
 
 def drive(
-    rollouts: Sequence[tuple[TargetedRoot, int, Generator[tuple[Path, ...], Mapping[Path, EvaluatedState], R]]],
+    rollouts: Sequence[
+        tuple[TargetedRoot, int, Generator[tuple[ShellPath, ...], Mapping[ShellPath, EvaluatedState], R]]
+    ],
     evaluator: StateEvaluator,
 ) -> list[R]:
     """Run expansions (root, seed, generator) in lockstep, all states of a depth evaluated together, in order."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
-from rollout_assets.rollouts.engine import Chain, Path, RolloutKey, StepDecision
+from rollout_assets.rollouts.engine import Chain, RolloutKey, ShellPath, StepDecision
 from rollout_assets.rollouts.recipes import branch_schedule_id, largest_branch
 from rollout_assets.rollouts.trace import (
     NOT_SELECTED,
@@ -42,7 +42,7 @@ def rollout_record(
     provenance: SourceProvenance,
     mesh_version: str,
     chains: Sequence[Chain],
-    depths: Mapping[tuple[Path, int], SelectedDepth],
+    depths: Mapping[tuple[ShellPath, int], SelectedDepth],
 ) -> RolloutZarrRecord:
     """All kept chains of one root, target and recipe; no chains says that the target got no rollout.
 
@@ -77,7 +77,9 @@ def rollout_record(
     )
 
 
-def _step(step: StepDecision, config: CampaignConfig, depths: Mapping[tuple[Path, int], SelectedDepth]) -> RolloutStep:
+def _step(
+    step: StepDecision, config: CampaignConfig, depths: Mapping[tuple[ShellPath, int], SelectedDepth]
+) -> RolloutStep:
     decision = step.decision
     chosen = step.selected_shell_index
     taken = config.selected_depth.enabled and chosen != NOT_SELECTED

@@ -119,7 +119,7 @@ class PreparedSample:
         return tuple(target for target in self.targets if isinstance(target, TargetedRoot))
 
 
-class SceneShelf:
+class SceneLoader:
     """Scenes by id, on the campaign's device, with their mesh versions. Safe to share between threads."""
 
     def __init__(self, meshes: MeshLibrary, device: str, max_bytes: int = SCENE_CACHE_BYTES) -> None:
@@ -142,7 +142,7 @@ def prepare_sample(
     sample: VinSample,
     config: CampaignConfig,
     scorer: OracleScorer,
-    scenes: SceneShelf,
+    scenes: SceneLoader,
     target_source: RolloutTargetSource | None = None,
 ) -> PreparedSample:
     """Select targets from the actor's half, match them to the truth, and start the oracle on each."""

@@ -16,11 +16,11 @@ from rollout_assets.errors import SourceDamaged, SourceError, SourceRowMissing
 from rollout_assets.geometry.boxes import SEM_ID, is_padding, unpack_boxes
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import RIG_FROM_LUF, Float32, compose, finite_rigid
-from rollout_assets.sources import store_layout as layout
+from rollout_assets.sources import layout
+from rollout_assets.sources.layout import IndexRow, ShardSpec
 from rollout_assets.sources.meshes import MeshLibrary
 from rollout_assets.sources.sample import BoxSet, EvidencePoints, SampleIdentity, VinActor, VinSample, VinTruth
-from rollout_assets.sources.store_layout import IndexRow, ShardSpec
-from rollout_assets.sources.store_snapshot import StoreSnapshot, read_snapshot
+from rollout_assets.sources.snapshot import StoreSnapshot, read_snapshot
 
 
 class VinOfflineStore:

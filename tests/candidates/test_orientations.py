@@ -7,9 +7,9 @@ import pytest
 
 from rollout_assets.candidates.orientations import gaze_directions, jittered, roll_free_poses
 from rollout_assets.candidates.shell import STRATEGY_IDS
-from rollout_assets.candidates.vectors import heading, roll_free_axes
 from rollout_assets.config import CandidateConfig
 from rollout_assets.geometry.poses import finite_rigid, look_along, rotation, yaw_only
+from rollout_assets.geometry.vectors import heading, roll_free_axes
 from rollout_assets.randomness import rng_for
 
 

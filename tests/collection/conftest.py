@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_assets.collection.server_fleet import FleetOptions, server_fleet
+from rollout_assets.serving.server.fleet import FleetOptions, server_fleet
 from tests.collection.tiny_campaign import write_campaign
 
 
@@ -61,9 +61,9 @@ def tiny_train_rows(tiny_campaign: Path, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="session")
 def tiny_train_shard(tiny_campaign: Path) -> Path:
     """The store that the shard path makes of the train split."""
+    from rollout_assets.campaigns.layout import CampaignLayout
+    from rollout_assets.campaigns.run import run_campaign
     from rollout_assets.config import load_campaign
-    from rollout_assets.rollouts.campaign_layout import CampaignLayout
-    from rollout_assets.rollouts.campaign_run import run_campaign
 
     config = load_campaign(tiny_campaign)
     assert run_campaign(config, shard_ids=["shard-000000"]).ok

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rollout_assets.benchmarks.aggregation import benchmark_aggregation, write_made_up_results
 from rollout_assets.collection import (
     RolloutAggregationConfig,
     aggregate_file,
@@ -13,10 +14,9 @@ from rollout_assets.collection import (
     collect_rollouts,
 )
 from rollout_assets.collection import _expand_input_glob as expand
-from rollout_assets.collection.aggregation_benchmark import benchmark_aggregation, write_made_up_results
 from rollout_assets.errors import CollectionError, ResultsRefused
-from tests.collection.made_up_server import MadeUpServer, running
 from tests.collection.test_collector import config_for, lines_of
+from tests.serving.fake_server import FakeServer, running
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_nothing_to_aggregate_is_said(tmp_path):
 
 
 def test_expected_and_failed_come_from_the_files_beside_the_results(tmp_path):
-    with running(MadeUpServer(lambda row, _: "refuse" if row["_task_index"] == 3 else None)) as server:
+    with running(FakeServer(lambda row, _: "refuse" if row["_task_index"] == 3 else None)) as server:
         report = collect_rollouts(config_for(tmp_path, server, rows=10, num_samples_in_parallel=1))
     lines = report.output.read_bytes().splitlines(True)
     report.output.write_bytes(b"".join(lines[:-2]))

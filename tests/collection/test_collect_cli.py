@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 from rollout_assets.cli import app
 from rollout_assets.errors import RolloutAssetsError
 from tests.collection.collect_processes import count_lines, run
-from tests.collection.made_up_server import MadeUpServer, running
 from tests.collection.test_collector import lines_of, write_rows
+from tests.serving.fake_server import FakeServer, running
 
 
 @pytest.fixture
 def server():
-    with running(MadeUpServer()) as found:
+    with running(FakeServer()) as found:
         yield found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rollout_assets.collection import RolloutCollectionConfig, collect_rollouts
-from rollout_assets.rollouts.inspection.diff import diff_stores
+from rollout_assets.inspection.diff import diff_stores
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from tests.collection.collect_processes import count_lines, kill, run, start, wait_for
 

@@ -13,8 +13,8 @@ import pytest
 from rollout_assets.collection import RolloutCollectionConfig, RolloutCollectionHelper, collect_rollouts
 from rollout_assets.collection.inputs import numbered_rows
 from rollout_assets.errors import AnswerRefused, ConfigError, ResumeRefused, ServerUnavailable, ShardBusy
-from rollout_assets.rollouts.durable_files import hold
-from tests.collection.made_up_server import HEALTH, MadeUpServer, chance, running
+from rollout_assets.files import file_lock
+from tests.serving.fake_server import HEALTH, FakeServer, chance, running
 
 
 def write_rows(path, count, agents=("greedy",)):
@@ -41,7 +41,7 @@ def lines_of(path):
 
 
 def test_every_row_becomes_one_stamped_line_in_bounded_parallel_and_input_order(tmp_path):
-    with running(MadeUpServer(delay_s=0.01)) as server:
+    with running(FakeServer(delay_s=0.01)) as server:
         report = collect_rollouts(config_for(tmp_path, server, num_samples_in_parallel=4))
     lines = lines_of(report.output)
     assert sorted(line["_task_index"] for line in lines) == list(range(40))
@@ -65,7 +65,7 @@ def test_a_faulty_server_ends_with_failures_coverage_and_exit_code(tmp_path):
             return "refuse"
         return "fail" if draw < 0.05 else "hang" if draw < 0.06 else "drop" if draw < 0.07 else None
 
-    with running(MadeUpServer(fault)) as server:
+    with running(FakeServer(fault)) as server:
         config = config_for(tmp_path, server, rows=900, max_attempts=2, request_timeout_s=0.4)
         report = collect_rollouts(config)
     lines, failures = lines_of(report.output), lines_of(report.failures)
@@ -96,27 +96,27 @@ def test_a_faulty_server_ends_with_failures_coverage_and_exit_code(tmp_path):
     ],
 )
 def test_a_failure_says_what_kind_it_was(tmp_path, fault, kind, says):
-    with running(MadeUpServer(lambda *_: fault)) as server:
+    with running(FakeServer(lambda *_: fault)) as server:
         report = collect_rollouts(config_for(tmp_path, server, rows=1, max_attempts=2, request_timeout_s=0.3))
     (line,) = lines_of(report.failures)
     assert line["error"]["class"] == kind and says in line["error"]["message"]
 
 
 def test_busy_servers_are_asked_again_without_counting_as_attempts(tmp_path):
-    with running(MadeUpServer(lambda _, nth: "busy" if nth <= 5 else None)) as server:
+    with running(FakeServer(lambda _, nth: "busy" if nth <= 5 else None)) as server:
         report = collect_rollouts(config_for(tmp_path, server, rows=10, max_attempts=1))
     assert report.exit_code == 0 and server.faults["busy"] == 50
     assert {line["_attempt"] for line in lines_of(report.output)} == {1}
 
 
 def test_a_server_that_stays_busy_is_given_up(tmp_path):
-    with running(MadeUpServer(lambda *_: "busy")) as server:
+    with running(FakeServer(lambda *_: "busy")) as server:
         report = collect_rollouts(config_for(tmp_path, server, rows=2, busy_patience_s=0.2))
     assert [line["error"]["class"] for line in lines_of(report.failures)] == ["RequestRefused"] * 2
 
 
 def test_a_server_that_is_gone_is_given_up_before_every_row_has_been_tried(tmp_path):
-    with running(MadeUpServer(lambda row, _: "drop" if row["_task_index"] >= 10 else None)) as server:
+    with running(FakeServer(lambda row, _: "drop" if row["_task_index"] >= 10 else None)) as server:
         config = config_for(tmp_path, server, rows=400, max_attempts=1, give_up_after=12)
         report = collect_rollouts(config)
     assert report.gave_up and report.exit_code == 3
@@ -125,7 +125,7 @@ def test_a_server_that_is_gone_is_given_up_before_every_row_has_been_tried(tmp_p
 
 
 def test_rows_go_to_the_server_with_the_fewest_under_way(tmp_path):
-    with running(MadeUpServer(delay_s=0.01)) as fast, running(MadeUpServer(delay_s=0.1)) as slow:
+    with running(FakeServer(delay_s=0.01)) as fast, running(FakeServer(delay_s=0.1)) as slow:
         collect_rollouts(config_for(tmp_path, fast, slow, num_samples_in_parallel=4))
     assert len(fast.order) > 2 * len(slow.order) > 0
     assert len(fast.order) + len(slow.order) == 40
@@ -134,30 +134,33 @@ def test_rows_go_to_the_server_with_the_fewest_under_way(tmp_path):
 def test_servers_that_differ_are_refused(tmp_path):
     other = HEALTH | {"source_manifest_hash": "elsewhere"}
     refused = pytest.raises(ServerUnavailable, match=r"source_manifest_hash is elsewhere, but .* has s")
-    with running(MadeUpServer()) as a, running(MadeUpServer(health=other)) as b, refused:
+    with running(FakeServer()) as a, running(FakeServer(health=other)) as b, refused:
         collect_rollouts(config_for(tmp_path, a, b))
     assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_nobody_at_an_address_is_said_before_anything_is_written(tmp_path):
     with pytest.raises(ServerUnavailable, match=r"http://127.0.0.1:9: no rollout server answers there"):
-        collect_rollouts(config_for(tmp_path, MadeUpServer(url="http://127.0.0.1:9")))
+        collect_rollouts(config_for(tmp_path, FakeServer(url="http://127.0.0.1:9")))
     assert not (tmp_path / "out_run.json").exists()
 
 
 def test_a_token_that_is_not_there_is_said(tmp_path):
     with pytest.raises(ConfigError, match="environment variable NO_SUCH_TOKEN must hold the server's token"):
-        collect_rollouts(config_for(tmp_path, MadeUpServer(url="http://x"), token_env="NO_SUCH_TOKEN"))
+        collect_rollouts(config_for(tmp_path, FakeServer(url="http://x"), token_env="NO_SUCH_TOKEN"))
 
 
 def test_one_collector_at_a_time(tmp_path):
-    config = config_for(tmp_path, MadeUpServer(url="http://127.0.0.1:9"))
-    with hold(config.lock_fpath, "a test"), pytest.raises(ShardBusy, match=r"out.jsonl: process \d+ .* is at it"):
+    config = config_for(tmp_path, FakeServer(url="http://127.0.0.1:9"))
+    with (
+        file_lock(config.lock_fpath, "a test"),
+        pytest.raises(ShardBusy, match=r"out.jsonl: process \d+ .* .*wait for it to finish"),
+    ):
         collect_rollouts(config)
 
 
 def test_an_output_that_is_there_is_refused_without_resume(tmp_path):
-    with running(MadeUpServer()) as server:
+    with running(FakeServer()) as server:
         config = config_for(tmp_path, server)
         collect_rollouts(config)
         with pytest.raises(ResumeRefused, match=r"out.jsonl: already there; resume to go on with it"):
@@ -165,7 +168,7 @@ def test_an_output_that_is_there_is_refused_without_resume(tmp_path):
 
 
 def test_an_interrupt_finishes_what_is_under_way_and_a_resume_does_the_rest(tmp_path):
-    with running(MadeUpServer(delay_s=0.05)) as server:
+    with running(FakeServer(delay_s=0.05)) as server:
         config = config_for(tmp_path, server, num_samples_in_parallel=4)
 
         def interrupt():
@@ -184,7 +187,7 @@ def test_an_interrupt_finishes_what_is_under_way_and_a_resume_does_the_rest(tmp_
 
 
 def test_a_second_interrupt_does_not_wait_and_keeps_what_is_done(tmp_path):
-    with running(MadeUpServer(lambda row, _: "hang" if row["_task_index"] >= 10 else None)) as server:
+    with running(FakeServer(lambda row, _: "hang" if row["_task_index"] >= 10 else None)) as server:
 
         def interrupt_twice():
             for _ in range(2):
@@ -214,7 +217,7 @@ def test_run_examples_gives_one_awaitable_per_row_in_the_order_of_completion(tmp
             await agent.aclose()
 
     for lazily in (True, False):
-        with running(MadeUpServer(delay_s=0.005)) as server:
+        with running(FakeServer(delay_s=0.005)) as server:
             outcomes = asyncio.run(collect(server, lazily))
         assert sorted(outcome.row.task_index for outcome in outcomes) == list(range(12))
         assert all(outcome.result["_task_index"] == outcome.row.task_index for outcome in outcomes)
@@ -231,7 +234,7 @@ def test_results_are_not_kept(tmp_path):
                 held.append(given - run.new)
                 yield row
 
-    with running(MadeUpServer()) as server:
+    with running(FakeServer()) as server:
         config = config_for(tmp_path, server, rows=300, num_samples_in_parallel=4)
         asyncio.run(Watched().run_from_config(config))
     assert max(held) < 2 * 4, "those under way, and those that finished together"
@@ -239,7 +242,7 @@ def test_results_are_not_kept(tmp_path):
 
 def test_progress_counts_what_was_there_before(tmp_path):
     events = []
-    with running(MadeUpServer(lambda row, _: "refuse" if row["_task_index"] == 39 else None)) as server:
+    with running(FakeServer(lambda row, _: "refuse" if row["_task_index"] == 39 else None)) as server:
         collect_rollouts(config_for(tmp_path, server))
         server.fault = lambda *_: None
         collect_rollouts(config_for(tmp_path, server, resume_from_cache=True), events.append)

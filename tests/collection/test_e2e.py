@@ -17,11 +17,11 @@ from rollout_assets.collection import (
     E2ERolloutCollectionConfig,
     collect_end_to_end,
 )
-from rollout_assets.collection.server_fleet import FleetOptions, server_fleet
 from rollout_assets.config import load_campaign
 from rollout_assets.errors import CollectionError, ServerUnavailable
-from rollout_assets.rollouts.inspection.diff import diff_stores
+from rollout_assets.inspection.diff import diff_stores
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
+from rollout_assets.serving.server.fleet import FleetOptions, server_fleet
 from tests.collection.collect_processes import (
     children_of,
     count_lines,

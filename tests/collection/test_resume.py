@@ -6,13 +6,13 @@ import pytest
 
 from rollout_assets.collection import collect_rollouts
 from rollout_assets.errors import ResultsRefused, ResumeRefused
-from tests.collection.made_up_server import HEALTH, MadeUpServer, running
 from tests.collection.test_collector import config_for, lines_of
+from tests.serving.fake_server import HEALTH, FakeServer, running
 
 
 @pytest.fixture
 def server():
-    with running(MadeUpServer()) as found:
+    with running(FakeServer()) as found:
         yield found
 
 
@@ -41,7 +41,7 @@ def test_a_torn_last_line_is_dropped_and_only_missing_rows_are_run(tmp_path, ser
 
 def test_servers_parallelism_and_deadlines_may_change(tmp_path, server):
     cut(collect_rollouts(config_for(tmp_path, server)).output, 10)
-    with running(MadeUpServer()) as another:
+    with running(FakeServer()) as another:
         report = resumed(tmp_path, another, num_samples_in_parallel=2, request_timeout_s=9.0, max_attempts=9)
     assert report.exit_code == 0
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from rollout_assets.campaigns.plan import open_source
 from rollout_assets.collection import RolloutCollectionConfig, collect_rollouts
 from rollout_assets.config import load_campaign
-from rollout_assets.rollouts.dataset_writer import RolloutGenerator
-from rollout_assets.rollouts.inspection.diff import diff_stores
-from rollout_assets.rollouts.shard_manifest import open_source
+from rollout_assets.inspection.diff import diff_stores
+from rollout_assets.rollouts.generator import RolloutGenerator
+from rollout_assets.rollouts.remote.codec import content_sha256, pack
 from rollout_assets.rollouts.trace import RolloutZarrRecord
-from rollout_assets.rollouts.wire import content_sha256, pack
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from tests.collection.test_collector import lines_of
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.markers import read_owner
 from rollout_assets.config import CampaignConfig, load_campaign
 from rollout_assets.defs.headless import HeadlessResult, HeadlessRunner, materialize_campaign
-from rollout_assets.rollouts.campaign_layout import CampaignLayout
-from rollout_assets.rollouts.shard_markers import read_owner
 from tests.defs.campaigns import write_campaign
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import dagster as dg
 import pytest
 
+from rollout_assets.campaigns.versions import current_version
 from rollout_assets.defs.headless import QUIET
-from rollout_assets.rollouts.promotion_versions import current_version
-from rollout_assets.sources.synthetic.store import append_synthetic_snippets
 from rollout_assets.sources.vin_store import VinOfflineStore
+from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.defs.campaigns import edit
 
 

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from rollout_assets.config import shipped_campaigns
-from rollout_assets.defs.campaign import CHAIN, READINGS, CampaignPlace
+from rollout_assets.defs.campaign import CHAIN, READINGS, CampaignKeys
 from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE, build_definitions, known_campaigns
 from rollout_assets.errors import ConfigError
 from tests.defs.campaigns import edit, write_campaign
@@ -39,7 +39,7 @@ def demo() -> dg.Definitions:
 
 def test_the_assets_are_one_chain_in_one_group(demo):
     graph = demo.resolve_asset_graph()
-    place = CampaignPlace.of("demo")
+    place = CampaignKeys.of("demo")
     assert {key.to_user_string() for key in graph.get_all_asset_keys()} == {
         f"demo/{name}" for name in (*CHAIN, *READINGS)
     }
@@ -107,8 +107,8 @@ def test_campaigns_come_from_package_home_and_environment(tmp_path, small_store,
 def test_a_place_keeps_a_shipped_name_and_makes_a_file_absolute(tmp_path, small_store, monkeypatch):
     path = write_campaign(tmp_path, small_store)
     monkeypatch.chdir(tmp_path)
-    assert CampaignPlace.of(path.name).campaign == str(path)
-    assert CampaignPlace.of("demo").campaign == "demo"
+    assert CampaignKeys.of(path.name).campaign == str(path)
+    assert CampaignKeys.of("demo").campaign == "demo"
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import socket
 import zarr
 from dagster import AssetKey
 
+from rollout_assets.campaigns.versions import current_version
 from rollout_assets.defs.headless import PROCESS_TAG, RunOutcome, materialize_campaign, sweep_dead_runs
 from rollout_assets.defs.home import prepare_home
-from rollout_assets.rollouts.promotion_versions import current_version
 from tests.defs.campaigns import write_campaign
 
 HASHES = (

@@ -6,7 +6,7 @@ import numpy as np
 import zarr
 from dagster import AssetKey
 
-from rollout_assets.rollouts.promotion_versions import current_version
+from rollout_assets.campaigns.versions import current_version
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from tests.defs.test_headless import failed
 

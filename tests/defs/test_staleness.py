@@ -6,7 +6,7 @@ from dagster._core.loader import LoadingContextForTest
 
 from rollout_assets.defs.campaign import CHAIN
 from rollout_assets.defs.headless import CheckOutcome
-from rollout_assets.sources.synthetic.store import append_synthetic_snippets
+from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.defs.campaigns import edit
 from tests.defs.conftest import Desk
 

@@ -60,7 +60,7 @@ def test_scoring_does_not_import_torch() -> None:
     code = (
         "import sys, numpy as np\n"
         "from rollout_assets.config import OracleConfig\n"
-        "from rollout_assets.oracle import workloads\n"
+        "from rollout_assets.benchmarks import oracle_workloads as workloads\n"
         "rng = np.random.default_rng(0)\n"
         "room = workloads.furnished_room(2000, 900, rng)\n"
         "case = workloads.scoring_case(room, OracleConfig(device='cpu'), 2, rng)\n"

@@ -9,9 +9,9 @@ import pytest
 
 from rollout_assets.errors import ConfigError
 from rollout_assets.reports.source_picture import height_map, plot_sample
-from rollout_assets.sources.synthetic.store import build_synthetic_store
 from rollout_assets.sources.vin_store import VinOfflineStore
-from tests.sources.synthetic_homes import SMALL, home
+from rollout_assets.synthetic.store import build_synthetic_store
+from tests.synthetic.synthetic_homes import SMALL, home
 
 
 @pytest.fixture(scope="module")

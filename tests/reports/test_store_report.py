@@ -17,7 +17,7 @@ from rollout_assets.rollouts.zarr_store import (
     RolloutZarrStoreReader,
     write_rollout_zarr_store,
 )
-from rollout_assets.rollouts.zarr_store.synthetic_records import SyntheticRecords
+from rollout_assets.testing.fake_records import SyntheticRecords
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (

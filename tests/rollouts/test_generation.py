@@ -10,11 +10,11 @@ from rollout_assets.candidates.reasons import InvalidReason, bitset_is_consisten
 from rollout_assets.config import CampaignConfig, CandidateConfig, MixtureComponent
 from rollout_assets.errors import ConfigError
 from rollout_assets.oracle.raycast import RENDERER
-from rollout_assets.rollouts.dataset_writer import RolloutGenerator
+from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.roots import AllEligibleTargets, ExplicitTargets
 from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutStep, RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig
-from rollout_assets.sources import store_layout as layout
+from rollout_assets.sources import layout
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.rollouts.record_digest import digest
 from tests.sources.test_vin_store import edit_array, put

@@ -12,10 +12,10 @@ import zarr
 from rollout_assets.errors import SourceDamaged, SourceError, SourceRowMissing
 from rollout_assets.geometry.boxes import is_padding
 from rollout_assets.geometry.poses import RIG_FROM_LUF, compose, inverse, rotation, transform, translation
-from rollout_assets.sources import store_layout as layout
-from rollout_assets.sources.store_audit import audit_store
-from rollout_assets.sources.synthetic.store import append_synthetic_snippets
+from rollout_assets.sources import layout
+from rollout_assets.sources.audit import audit_store
 from rollout_assets.sources.vin_store import VinOfflineStore
+from rollout_assets.synthetic.store import append_synthetic_snippets
 
 
 def edit_json(path: Path, change: Callable[[dict], object]) -> None:

@@ -22,12 +22,12 @@ from rollout_assets.config import (
     Positive,
     SelectedDepthRetentionConfig,
 )
-from rollout_assets.rollouts.manifest import (
+from rollout_assets.rollouts.trace import INVALID_REASON_VERSION
+from rollout_assets.rollouts.zarr_store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     ROLLOUT_MANIFEST_VERSION,
     RolloutStoreManifestContext,
 )
-from rollout_assets.rollouts.trace import INVALID_REASON_VERSION
 from rollout_assets.rollouts.zarr_store.schema import (
     DEFAULT_RETURN_SEMANTICS,
     Q_H_REWARD_METRIC,

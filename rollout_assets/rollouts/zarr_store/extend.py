@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from rollout_assets.errors import StoreError
-from rollout_assets.rollouts.manifest import RolloutStoreManifestContext
 from rollout_assets.rollouts.zarr_store.attributes import STORE_KIND, RolloutZarrStoreConfig
-from rollout_assets.rollouts.zarr_store.files import LocalFiles
+from rollout_assets.rollouts.zarr_store.chunks.files import LocalFiles
+from rollout_assets.rollouts.zarr_store.chunks.sinks import TableSink
+from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.identities import SOURCE_KEY, TARGET_KEY, IdentityTable, rows_of
+from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestContext
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import Q_H, SOURCES, TARGETS
-from rollout_assets.rollouts.zarr_store.sinks import TableSink
-from rollout_assets.rollouts.zarr_store.stream import OnStep, RolloutZarrStoreWriter, ignore_step
-from rollout_assets.rollouts.zarr_store.tables import Table
+from rollout_assets.rollouts.zarr_store.writer import OnStep, RolloutZarrStoreWriter, ignore_step
 
 
 class RolloutZarrStoreExtender(RolloutZarrStoreWriter):

@@ -20,6 +20,7 @@ from rollout_assets.rollouts.trace import (
     RolloutZarrRecord,
     SelectedDepth,
 )
+from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.dictionaries import Dictionaries
 from rollout_assets.rollouts.zarr_store.label_rules import oracle_label_mask, q_train_mask, running_sums
 from rollout_assets.rollouts.zarr_store.schema import (
@@ -32,7 +33,6 @@ from rollout_assets.rollouts.zarr_store.schema import (
     LINEAGE_HASHES,
     ROLLOUTS,
 )
-from rollout_assets.rollouts.zarr_store.tables import Table
 
 Columns = dict[str, NDArray[Any]]
 

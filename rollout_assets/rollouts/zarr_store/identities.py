@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from rollout_assets.errors import RecordRefused
 from rollout_assets.rollouts.trace import RolloutLineage
+from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.dictionaries import Dictionaries
 from rollout_assets.rollouts.zarr_store.label_rules import VALID_BITSET, gt_label_is_valid
 from rollout_assets.rollouts.zarr_store.schema import ABSENT, SOURCES, TARGETS
-from rollout_assets.rollouts.zarr_store.tables import Table
 
 SOURCE_KEY = ("sample_index", "sample_key_id")
 """Columns that identify a source row."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.errors import RecordRefused
+from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.identities import rows_of
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import (
@@ -27,10 +28,9 @@ from rollout_assets.rollouts.zarr_store.schema import (
     STEPS,
     TARGETS,
 )
-from rollout_assets.rollouts.zarr_store.tables import Table
 
 if TYPE_CHECKING:
-    from rollout_assets.rollouts.zarr_store.stream import RolloutZarrStoreWriter
+    from rollout_assets.rollouts.zarr_store.writer import RolloutZarrStoreWriter
 
 Columns = dict[str, NDArray[Any]]
 

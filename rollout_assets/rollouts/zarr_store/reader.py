@@ -20,13 +20,13 @@ from zarr.core.metadata.v3 import ArrayV3Metadata
 from zarr.storage import FsspecStore, LocalStore
 
 from rollout_assets.errors import StoreDamaged, StoreError
-from rollout_assets.rollouts.manifest import ROLLOUT_MANIFEST_FILENAME, parse_manifest
-from rollout_assets.rollouts.zarr_store.arrays import RowArray, decoding_threads
+from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray, decoding_threads
+from rollout_assets.rollouts.zarr_store.chunks.files import BackendFiles, LocalFiles, StoreFiles
+from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.dictionaries import decode_strings
-from rollout_assets.rollouts.zarr_store.files import BackendFiles, LocalFiles, StoreFiles
+from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, parse_manifest
 from rollout_assets.rollouts.zarr_store.records import StoredRollout, StoredStep, read_rollout, read_step
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, DICTIONARIES, Q_H, ROLLOUTS, STEPS, TABLES
-from rollout_assets.rollouts.zarr_store.tables import Table
 from rollout_assets.rollouts.zarr_store.training_view import (
     CANDIDATE_COLUMNS,
     ROLLOUT_COLUMNS,

@@ -23,6 +23,7 @@ from rollout_assets.rollouts.trace import (
     SelectedDepth,
     StepLabels,
 )
+from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.flatten import SELECTION_COLUMNS, SHELL_COLUMNS
 from rollout_assets.rollouts.zarr_store.identities import SOURCE_FIELDS, TARGET_FIELDS
 from rollout_assets.rollouts.zarr_store.schema import (
@@ -40,7 +41,6 @@ from rollout_assets.rollouts.zarr_store.schema import (
     STEPS,
     TARGETS,
 )
-from rollout_assets.rollouts.zarr_store.tables import Table
 
 if TYPE_CHECKING:
     from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader

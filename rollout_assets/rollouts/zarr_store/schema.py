@@ -14,7 +14,7 @@ import numpy as np
 from rollout_assets.candidates.reasons import INVALID_REASON_CODES
 from rollout_assets.candidates.shell import CandidateDiagnostics
 from rollout_assets.rollouts.trace import StepLabels
-from rollout_assets.rollouts.zarr_store.tables import Column, Table
+from rollout_assets.rollouts.zarr_store.chunks.tables import Column, Table
 
 ROLLOUT_ZARR_SCHEMA_ID = "aria_nbv.rollout_zarr_q_invalidity"
 """Schema id stored as a root attribute on rollout replay stores."""

@@ -18,12 +18,12 @@ from rollout_assets.rollouts.zarr_store.checks.candidates import BLOCK_CHECKS
 from rollout_assets.rollouts.zarr_store.checks.chains import CHAIN_CHECKS, STEP_CHECKS, SelectedLabels
 from rollout_assets.rollouts.zarr_store.checks.findings import Finding, Findings, merge_findings
 from rollout_assets.rollouts.zarr_store.checks.owners import OWNER_CHECKS
+from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck
 from rollout_assets.rollouts.zarr_store.checks.structure import STRUCTURE_CHECKS
-from rollout_assets.rollouts.zarr_store.checks.subject import Subject
-from rollout_assets.rollouts.zarr_store.files import StoreFiles
+from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
+from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader, StoreLocation, open_files
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, ROLLOUTS, STEPS
-from rollout_assets.rollouts.zarr_store.tables import Table
 
 CHECKS = tuple(
     check.__name__ for check in (*STRUCTURE_CHECKS, *OWNER_CHECKS, *STEP_CHECKS, *BLOCK_CHECKS, *CHAIN_CHECKS)
@@ -77,7 +77,7 @@ def validate_open_store(reader: RolloutZarrStoreReader, *, deep: bool = False) -
 
 
 def _validate(files: StoreFiles, location: str, deep: bool) -> RolloutZarrValidationResult:
-    store = Subject(files, deep)
+    store = StoreUnderCheck(files, deep)
     findings: list[Finding] = []
     for check in (*STRUCTURE_CHECKS, *OWNER_CHECKS, *STEP_CHECKS):
         findings += _run(check.__name__, lambda check=check: check(store))  # type: ignore[misc]
@@ -92,7 +92,7 @@ def _validate(files: StoreFiles, location: str, deep: bool) -> RolloutZarrValida
     )
 
 
-def _candidate_findings(store: Subject) -> Iterator[Finding]:
+def _candidate_findings(store: StoreUnderCheck) -> Iterator[Finding]:
     try:
         covered = int(store.states.shell_sizes.sum()) == store.rows(CANDIDATES)
     except StoreDamaged as error:
@@ -127,7 +127,7 @@ def _once_per_damage(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.check != "readable" or finding.where not in explained]
 
 
-def _rows(store: Subject, table: Table) -> int:
+def _rows(store: StoreUnderCheck, table: Table) -> int:
     try:
         return store.rows(table)
     except StoreDamaged:

@@ -1,56 +1,402 @@
-"""Writing a rollout store in one call: built beside the destination, published by rename, or nothing left behind."""
+"""The streaming writer: records or whole stores in, columns out, memory flat."""
 
 from __future__ import annotations
 
+import os
 import shutil
-import uuid
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
-from rollout_assets.errors import StoreExists
-from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
-from rollout_assets.rollouts.manifest import ROLLOUT_MANIFEST_FILENAME, RolloutStoreManifestContext
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_assets.errors import RecordRefused, StoreError, StoreExists
 from rollout_assets.rollouts.trace import RolloutZarrRecord
-from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
-from rollout_assets.rollouts.zarr_store.stream import (
-    OnStep,
-    RolloutZarrStoreWriter,
-    RolloutZarrWriteResult,
-    ignore_step,
+from rollout_assets.rollouts.zarr_store.admission import refuse_unfit, refuse_unfit_rows
+from rollout_assets.rollouts.zarr_store.attributes import (
+    STORE_KIND,
+    RolloutZarrStoreConfig,
+    SmallTables,
+    StoreCounts,
+    group_attributes,
+    manifest_payload,
+    root_attributes,
+)
+from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray
+from rollout_assets.rollouts.zarr_store.chunks.files import LocalFiles
+from rollout_assets.rollouts.zarr_store.chunks.inventory import take_inventory
+from rollout_assets.rollouts.zarr_store.chunks.row_chunks import RowLayout, layout_of
+from rollout_assets.rollouts.zarr_store.chunks.sinks import ChunkSizes, ColumnSink, TableSink, WrittenArray
+from rollout_assets.rollouts.zarr_store.chunks.tables import Table
+from rollout_assets.rollouts.zarr_store.dictionaries import Dictionaries, encode_strings
+from rollout_assets.rollouts.zarr_store.documents import write_metadata
+from rollout_assets.rollouts.zarr_store.flatten import (
+    EncodedRecord,
+    Owner,
+    RowCounts,
+    depth_columns,
+    encode_record,
+    flatten_records,
+)
+from rollout_assets.rollouts.zarr_store.identities import (
+    SOURCE_FIELDS,
+    SOURCE_KEY,
+    TARGET_FIELDS,
+    TARGET_KEY,
+    IdentityTable,
+    Row,
+    source_row,
+    target_row,
+)
+from rollout_assets.rollouts.zarr_store.manifest import (
+    ROLLOUT_MANIFEST_FILENAME,
+    RolloutStoreManifestContext,
+    manifest_sha256,
+    utc_timestamp,
+    write_rollout_store_manifest,
+)
+from rollout_assets.rollouts.zarr_store.merge import append_store
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.rollouts.zarr_store.schema import (
+    CANDIDATE_DIAGNOSTICS,
+    CANDIDATES,
+    CROP_POLICIES_PATH,
+    LINEAGE,
+    PROTOCOL_PATH,
+    Q_H,
+    REASON_BITS_PATH,
+    REASON_NAMES_PATH,
+    REASONS_BY_BIT,
+    RETENTION_PATH,
+    ROLE_NAMES_PATH,
+    ROLLOUTS,
+    SELECTED_DEPTH,
+    SOURCE_ROLES,
+    SOURCES,
+    STEPS,
+    TARGET_EVAL_CROPS,
+    TARGETS,
+)
+from rollout_assets.rollouts.zarr_store.training_view import (
+    CANDIDATE_COLUMNS,
+    ROLLOUT_COLUMNS,
+    STEP_COLUMNS,
+    VIEW_OF,
+    StateIndex,
+    build_view,
 )
 
-__all__ = ["RolloutZarrStoreConfig", "RolloutZarrStoreWriter", "RolloutZarrWriteResult", "write_rollout_zarr_store"]
+OnStep = Callable[[str], None]
+
+_VIEW_BLOCK_ROWS = 1 << 19
+_BATCH_ROWS = 1 << 13
 
 
-def write_rollout_zarr_store(
-    store_dir: Path | str,
-    records: Iterable[RolloutZarrRecord],
-    config: RolloutZarrStoreConfig | None = None,
-    *,
-    context: RolloutStoreManifestContext | None = None,
-    created_at_utc: str | None = None,
-    on_step: OnStep = ignore_step,
-    progress: ProgressSink = SILENT,
-) -> RolloutZarrWriteResult:
-    """Write rollout records into a standalone ``rollouts.zarr`` store.
+@dataclass(frozen=True)
+class RolloutZarrWriteResult:
+    """Summary of one rollout Zarr write. Counts are rows of the store's tables."""
 
-    ``records`` may be a generator; it is read once. The store appears under its name complete, or not at all.
+    store_dir: Path
+    num_sources: int
+    num_targets: int
+    num_rollouts: int
+    num_steps: int
+    num_candidates: int
+    manifest_path: Path
+    manifest_sha256: str
+
+
+def ignore_step(step: str) -> None:
+    """The hook that does nothing."""
+
+
+class RolloutZarrStoreWriter:
+    """Streams records into one store directory.
+
+    The directory must not exist yet. ``append`` and ``append_store`` may be mixed; ``finish`` completes the store: the
+    manifest before the root ``zarr.json``, so that a directory without a root is not a store. Leaving the ``with``
+    block without ``finish`` removes the directory. ``on_step`` is called at named points (``flush/<table>``, ``view``,
+    ``manifest/before``, ``manifest/after``, ``metadata``, ``root``), for tests that kill a build there.
     """
-    final = Path(store_dir)
-    if final.exists():
-        raise StoreExists(f"{final}: already there; choose another destination or remove it first")
-    staged = final.with_name(f".{final.name}.{uuid.uuid4().hex[:12]}.tmp")
-    with RolloutZarrStoreWriter(
-        staged, config, context=context, created_at_utc=created_at_utc, on_step=on_step
-    ) as writer:
-        for done, record in enumerate(records, start=1):
-            writer.append(record)
-            progress(ProgressEvent("write records", done, unit="records"))
-        result = writer.finish()
-    try:
-        staged.rename(final)
-    except OSError as error:
-        shutil.rmtree(staged, ignore_errors=True)
-        raise StoreExists(f"{final}: cannot be published: {error.strerror}") from None
-    return replace(result, store_dir=final, manifest_path=final / ROLLOUT_MANIFEST_FILENAME)
+
+    def __init__(
+        self,
+        store_dir: Path | str,
+        config: RolloutZarrStoreConfig | None = None,
+        *,
+        context: RolloutStoreManifestContext | None = None,
+        created_at_utc: str | None = None,
+        store_kind: str = STORE_KIND,
+        on_step: OnStep = ignore_step,
+    ) -> None:
+        self.store_dir = Path(store_dir)
+        self.config = config or RolloutZarrStoreConfig()
+        self._context = context
+        self._created_at_utc = created_at_utc
+        self._store_kind = store_kind
+        self._on_step = on_step
+        self.dictionaries = Dictionaries()
+        self.sources = IdentityTable(SOURCES, "source")
+        self.targets = IdentityTable(TARGETS, "target")
+        self._last: tuple[Any, Any, Owner] | None = None
+        self._horizon = 0
+        self._waiting: list[EncodedRecord] = []
+        self._waiting_rows = 0
+        if self.store_dir.exists():
+            raise StoreExists(f"{self.store_dir}: already there; choose another destination or remove it first")
+        self.store_dir.mkdir(parents=True)
+        self._workers = ThreadPoolExecutor(max(os.cpu_count() or 1, 1), thread_name_prefix="rollout-store-writer")
+        self._sinks = self._make_sinks()
+        self._finished = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        if not self._finished:
+            shutil.rmtree(self.store_dir, ignore_errors=True)
+
+    @property
+    def counts(self) -> RowCounts:
+        """Rows written so far, records still waiting to be flattened left out."""
+        sinks = self._sinks
+        return RowCounts(sinks["rollouts"].rows, sinks["steps"].rows, sinks["candidates"].rows)
+
+    def append(self, record: RolloutZarrRecord) -> None:
+        """Add one record; one that does not fit is ``RecordRefused`` and ends the build."""
+        config = self.config
+        refuse_unfit(record, config.target_protocol_version, config.reason_code_version, config.selected_depth)
+        owner = self._owner(record)
+        if not record.chains:
+            return
+        encoded = encode_record(record, owner, self.dictionaries)
+        self._waiting.append(encoded)
+        self._waiting_rows += encoded.num_candidates
+        self._horizon = max(self._horizon, record.horizon)
+        if self._waiting_rows >= _BATCH_ROWS:
+            self._flatten_waiting()
+
+    def append_store(self, reader: RolloutZarrStoreReader) -> None:
+        """Add every row of a finished store, re-based; the result equals one store of all records in order."""
+        self._flatten_waiting()
+        append_store(self, reader)
+
+    def finish(self) -> RolloutZarrWriteResult:
+        """Derive the training view, write metadata and manifest; the root comes last."""
+        if not len(self.sources):
+            raise RecordRefused("no records: a store needs at least one source row")
+        self._flatten_waiting()
+        written = {array.path: array for sink in self._sinks.values() for array in sink.finish()}
+        written |= self._write_view(written)
+        self._on_step("view")
+        written |= self._write_texts()
+        counts = self._store_counts(written)
+        tables = self._small_tables(written)
+        horizon = self._horizon or 1
+        groups = group_attributes(self.config, counts, horizon)
+        root = root_attributes(self.config, tables.origin, counts, horizon, self._created_at_utc or utc_timestamp())
+        self._on_step("manifest/before")
+        payload = manifest_payload(
+            root,
+            counts,
+            tables,
+            {path: array.content_sha256 for path, array in written.items()},
+            self._stored_checksums(written),
+            self._context or RolloutStoreManifestContext.here(),
+            self._store_kind,
+        )
+        digest = write_rollout_store_manifest(self.store_dir, payload)
+        assert digest == manifest_sha256(payload)
+        self._on_step("manifest/after")
+        root["manifest_sha256"] = digest
+        metadata = {path: array.metadata for path, array in written.items()}
+        write_metadata(self.store_dir, metadata, groups, root, self._on_step)
+        self._on_step("root")
+        self._finished = True
+        return RolloutZarrWriteResult(
+            store_dir=self.store_dir,
+            num_sources=counts.sources,
+            num_targets=counts.targets,
+            num_rollouts=counts.rollouts,
+            num_steps=counts.steps,
+            num_candidates=counts.candidates,
+            manifest_path=self.store_dir / ROLLOUT_MANIFEST_FILENAME,
+            manifest_sha256=digest,
+        )
+
+    def add_source(self, row: Row, where: str) -> int:
+        """The source row of an identity; a second split in one store is refused."""
+        split = self.dictionaries["split"].values[int(row["split_id"])]
+        if int(row["split_id"]) != 0:
+            raise RecordRefused(
+                f"{where}: one store holds one split: {self.dictionaries['split'].values[0]!r} so far, got {split!r}"
+            )
+        row_id, is_new = self.sources.add(tuple(_plain(row[name]) for name in SOURCE_KEY), row, where)
+        if is_new:
+            self._sinks["sources"].append(self.sources.block(row_id, row))
+        return row_id
+
+    def add_target(self, row: Row, where: str) -> int:
+        """The target row of an identity."""
+        row_id, is_new = self.targets.add(tuple(_plain(row[name]) for name in TARGET_KEY), row, where)
+        if is_new:
+            self._sinks["targets"].append(self.targets.block(row_id, row))
+        return row_id
+
+    def append_columns(self, table: str, columns: dict[str, NDArray[Any]]) -> None:
+        """Add rows that already carry this store's ids; for merging stores."""
+        self._sinks[table].append(columns)
+
+    def raise_horizon(self, horizon: int) -> None:
+        """Take note of the longest horizon of rows added as columns."""
+        self._horizon = max(self._horizon, horizon)
+
+    def _flatten_waiting(self) -> None:
+        records, self._waiting, self._waiting_rows = self._waiting, [], 0
+        if not records:
+            return
+        flat = flatten_records(records, self.counts)
+        refuse_unfit_rows(records, flat.candidates)
+        if self.config.selected_depth.enabled:
+            depth = depth_columns(records, flat.steps, self.config.dims["H"], self.config.dims["W"])
+            self._sinks["selected_depth"].append(depth)
+            self._sinks["rasters"].append(depth)
+        for name, columns in vars(flat).items():
+            self._sinks[name].append(columns)
+
+    def _owner(self, record: RolloutZarrRecord) -> Owner:
+        lineage = record.lineage
+        source_facts = tuple(getattr(lineage, field) for field in SOURCE_FIELDS.values())
+        target_facts = tuple(getattr(lineage, field) for field in TARGET_FIELDS.values())
+        if self._last is not None and self._last[:2] == (source_facts, target_facts):
+            return self._last[2]
+        where = f"record {record.rollout_id_prefix!r}"
+        source_id = self.add_source(source_row(lineage, self.dictionaries), where)
+        row = target_row(lineage, source_id, self.dictionaries, self.config.target_protocol_version)
+        trainable = bool(row["target_valid_mask"] and row["gt_label_valid_mask"])
+        owner = Owner(source_id, self.add_target(row, where), trainable)
+        self._last = (source_facts, target_facts, owner)
+        return owner
+
+    def _make_sinks(self) -> dict[str, TableSink]:
+        config = self.config
+        rows = ChunkSizes(config.chunk_rows, config.chunks_per_shard)
+        small = ChunkSizes(config.chunk_rows, 1)
+        depth = ChunkSizes(config.selected_depth.chunk_steps, config.depth_chunks_per_shard)
+        depth_rows = SELECTED_DEPTH.part([name for name in SELECTED_DEPTH.names if name not in SELECTED_DEPTH.rasters])
+
+        def sink(table: Table, sizes: ChunkSizes) -> TableSink:
+            return TableSink(self.store_dir, table, config.dims, sizes, self._workers, self._on_step)
+
+        return {
+            "sources": sink(SOURCES, small),
+            "targets": sink(TARGETS, small),
+            "rollouts": sink(ROLLOUTS, small),
+            "lineage": sink(LINEAGE, small),
+            "steps": sink(STEPS, small),
+            "candidates": sink(CANDIDATES, rows),
+            "candidate_diagnostics": sink(CANDIDATE_DIAGNOSTICS, rows),
+            "selected_depth": sink(depth_rows, small),
+            "rasters": sink(SELECTED_DEPTH.part(SELECTED_DEPTH.rasters), depth),
+            "target_eval_crops": sink(TARGET_EVAL_CROPS, ChunkSizes(1, 1)),
+        }
+
+    def _write_view(self, written: dict[str, WrittenArray]) -> dict[str, WrittenArray]:
+        files = LocalFiles(self.store_dir)
+
+        def read(table: Table, name: str, rows: slice = slice(0, None)) -> NDArray[Any]:
+            array = RowArray(files, table.path(name), written[table.path(name)].metadata)
+            return array.read(rows.start, rows.stop)
+
+        index = StateIndex.build(
+            {name: read(STEPS, name) for name in STEP_COLUMNS}, {name: read(ROLLOUTS, name) for name in ROLLOUT_COLUMNS}
+        )
+        sinks = self._view_sinks(index.width)
+        for first, stop in index.blocks(_VIEW_BLOCK_ROWS):
+            start = max(first, sinks[0].rows)
+            if start >= stop:
+                continue  # an extended store already has these states
+            rows = index.rows(start, stop)
+            candidates = {name: read(CANDIDATES, name, rows) for name in CANDIDATE_COLUMNS}
+            view = build_view(index, candidates, start, stop, self.config.discount_gamma)
+            for sink in sinks:
+                sink.append(view)
+        return {array.path: array for sink in sinks for array in sink.finish()}
+
+    def _view_sinks(self, width: int) -> list[TableSink]:
+        states = self.config.chunk_states
+        dense = ChunkSizes(states, max(self.config.states_per_shard // states, 1))
+        narrow = ChunkSizes(self.config.chunk_rows, 1)
+        return [
+            TableSink(self.store_dir, Q_H.part(names), {"A": width}, sizes, self._workers, self._on_step)
+            for names, sizes in ((VIEW_OF, dense), (set(Q_H.names) - set(VIEW_OF), narrow))
+        ]
+
+    def _write_texts(self) -> dict[str, WrittenArray]:
+        texts = {f"dictionaries/{name}": values for name, values in self.dictionaries.values().items()}
+        texts |= {
+            REASON_NAMES_PATH: [name for name, _ in REASONS_BY_BIT],
+            RETENTION_PATH: [self.config.field_retention_policy],
+            PROTOCOL_PATH: [self.config.target_protocol_version],
+            ROLE_NAMES_PATH: list(SOURCE_ROLES),
+            CROP_POLICIES_PATH: [],
+        }
+        arrays: dict[str, NDArray[Any]] = {path: encode_strings(values) for path, values in texts.items()}
+        arrays[REASON_BITS_PATH] = np.array([bit for _, bit in REASONS_BY_BIT], np.uint16)
+        return dict(self._workers.map(lambda item: (item[0], self._write_whole(*item)), arrays.items()))
+
+    def _write_whole(self, path: str, values: NDArray[Any]) -> WrittenArray:
+        layout = RowLayout(values.dtype, (), max(len(values), 1), 1, "rows")
+        column = ColumnSink(self.store_dir, path, lambda _: layout)
+        if len(values):
+            column.write(values)
+        return column.finish()
+
+    def _store_counts(self, written: dict[str, WrittenArray]) -> StoreCounts:
+        rows = {name: sink.rows for name, sink in self._sinks.items()}
+        view = written[Q_H.path("candidate_row_id")].metadata.shape
+        return StoreCounts(
+            sources=rows["sources"],
+            targets=rows["targets"],
+            rollouts=rows["rollouts"],
+            steps=rows["steps"],
+            candidates=rows["candidates"],
+            candidate_diagnostics=rows["candidate_diagnostics"],
+            selected_depths=rows["selected_depth"],
+            target_eval_crops=rows["target_eval_crops"],
+            q_h_states=view[0],
+            q_h_max_candidates=view[1],
+        )
+
+    def _small_tables(self, written: dict[str, WrittenArray]) -> SmallTables:
+        files = LocalFiles(self.store_dir)
+
+        def columns(table: Table) -> dict[str, NDArray[Any]]:
+            paths = {name: table.path(name) for name in table.names}
+            return {name: RowArray(files, path, written[path].metadata).read() for name, path in paths.items()}
+
+        return SmallTables(columns(SOURCES), columns(LINEAGE), columns(TARGETS), self.dictionaries.values())
+
+    def _stored_checksums(self, written: dict[str, WrittenArray]) -> dict[str, str]:
+        files = LocalFiles(self.store_dir)
+        sizes = files.sizes()
+        checksums = {}
+        for path, array in written.items():
+            layout = layout_of(array.metadata)
+            assert layout is not None
+            found = take_inventory(files, sizes, path, layout, array.metadata.shape[0])
+            if found.problems:
+                raise StoreError(f"{self.store_dir}: {path}: {found.problems[0]} right after it was written")
+            checksums[path] = found.stored_crc32c
+        return checksums
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, (np.ndarray, np.generic)) else value

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rollout_assets.config import SelectedDepthRetentionConfig
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig
-from rollout_assets.rollouts.zarr_store.synthetic_records import SyntheticRecords
+from rollout_assets.testing.fake_records import SyntheticRecords
 
 HEIGHT, WIDTH = 10, 12
 

@@ -13,11 +13,17 @@ from hypothesis import strategies as st
 from zarr.storage import LocalStore
 
 from rollout_assets.errors import StoreDamaged
-from rollout_assets.rollouts.zarr_store.arrays import RowArray
+from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray
+from rollout_assets.rollouts.zarr_store.chunks.files import LocalFiles
+from rollout_assets.rollouts.zarr_store.chunks.inventory import take_inventory
+from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
+    CodecName,
+    RowLayout,
+    choose_layout,
+    encode_file,
+    layout_of,
+)
 from rollout_assets.rollouts.zarr_store.documents import document_bytes
-from rollout_assets.rollouts.zarr_store.files import LocalFiles
-from rollout_assets.rollouts.zarr_store.inventory import take_inventory
-from rollout_assets.rollouts.zarr_store.row_chunks import CodecName, RowLayout, choose_layout, encode_file, layout_of
 
 
 def write(folder: Path, layout: RowLayout, values: np.ndarray) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from rollout_assets.config import SelectedDepthRetentionConfig, load_campaign
 from rollout_assets.errors import RecordRefused, StoreExists
-from rollout_assets.rollouts.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
 from rollout_assets.rollouts.trace import RolloutStep, RolloutZarrRecord, SelectedDepth
 from rollout_assets.rollouts.zarr_store import (
     RolloutZarrStoreConfig,
@@ -21,7 +20,8 @@ from rollout_assets.rollouts.zarr_store import (
     validate_rollout_zarr_store,
     write_rollout_zarr_store,
 )
-from rollout_assets.rollouts.zarr_store.synthetic_records import SyntheticRecords
+from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
+from rollout_assets.testing.fake_records import SyntheticRecords
 from tests.rollouts.zarr_store.store_under_test import CONFIG, CREATED, HEIGHT, RECORDS, WIDTH
 
 FEW = replace(RECORDS, sources=1, targets=1, recipes=("random_valid",), dead_ends=False)

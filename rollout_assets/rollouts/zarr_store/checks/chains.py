@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rollout_assets.geometry.poses import Float32, Float64
 from rollout_assets.rollouts.zarr_store.checks.findings import Findings, bad_rows, problem
-from rollout_assets.rollouts.zarr_store.checks.subject import Block, Subject
+from rollout_assets.rollouts.zarr_store.checks.store_under_check import Block, StoreUnderCheck
 from rollout_assets.rollouts.zarr_store.label_rules import SMALLEST_ERROR, TELESCOPE_TOLERANCE, running_sums
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, CUMULATIVE_OF, ROLLOUTS, STEPS
 
@@ -54,7 +54,7 @@ class SelectedLabels:
         return np.concatenate([np.zeros(0, np.float32), *self.before[what]]).astype(np.float64)
 
 
-def steps_in_order(store: Subject) -> Findings:
+def steps_in_order(store: StoreUnderCheck) -> Findings:
     """Steps lie chain by chain, counted from 0; every rollout has at least one and at most its horizon."""
     rollout, index = store.column(STEPS, "rollout_row_id"), store.column(STEPS, "step_index")
     count = store.rows(ROLLOUTS)
@@ -91,7 +91,7 @@ def steps_in_order(store: Subject) -> Findings:
     yield from bad_rows(ROLLOUTS.path("termination_reason"), ~known, "must be a known reason", reasons)
 
 
-def shells_cover_candidates(store: Subject) -> Findings:
+def shells_cover_candidates(store: StoreUnderCheck) -> Findings:
     """The steps' shells, one after another, are exactly the candidate rows."""
     sizes = store.column(STEPS, "num_candidates")
     yield from bad_rows(STEPS.path("num_candidates"), sizes < 1, "must be >= 1", sizes)
@@ -100,7 +100,7 @@ def shells_cover_candidates(store: Subject) -> Findings:
         yield problem(STEPS.path("num_candidates"), f"must add up to the {rows} candidate rows", total)
 
 
-def sums_add_up(store: Subject, labels: SelectedLabels) -> Findings:
+def sums_add_up(store: StoreUnderCheck, labels: SelectedLabels) -> Findings:
     """Cumulative columns are running sums of the selected labels; a rollout's final value is its last step's."""
     index = store.column(STEPS, "step_index")
     taken = store.column(STEPS, "selected_candidate_row_id") >= 0
@@ -120,7 +120,7 @@ def sums_add_up(store: Subject, labels: SelectedLabels) -> Findings:
             yield from bad_rows(ROLLOUTS.path(f"final_{name}"), wrong, f"must be the last step's {name}", final)
 
 
-def gains_telescope(store: Subject, labels: SelectedLabels) -> Findings:
+def gains_telescope(store: StoreUnderCheck, labels: SelectedLabels) -> Findings:
     """Each step starts from the error the step before ended with, and the gains sum to the whole fall of the error."""
     states = store.states
     index = store.column(STEPS, "step_index")
@@ -149,14 +149,14 @@ def gains_telescope(store: Subject, labels: SelectedLabels) -> Findings:
         yield from bad_rows(STEPS.path(f"cumulative_{what}_root_gain"), wrong, text, summed)
 
 
-STEP_CHECKS: tuple[Callable[[Subject], Findings], ...] = (steps_in_order, shells_cover_candidates)
+STEP_CHECKS: tuple[Callable[[StoreUnderCheck], Findings], ...] = (steps_in_order, shells_cover_candidates)
 """Checks of the steps table alone."""
 
-CHAIN_CHECKS: tuple[Callable[[Subject, SelectedLabels], Findings], ...] = (sums_add_up, gains_telescope)
+CHAIN_CHECKS: tuple[Callable[[StoreUnderCheck, SelectedLabels], Findings], ...] = (sums_add_up, gains_telescope)
 """Checks of chains, once every block has passed."""
 
 
-def _last_steps(store: Subject) -> NDArray[np.int64] | None:
+def _last_steps(store: StoreUnderCheck) -> NDArray[np.int64] | None:
     rollout = store.column(STEPS, "rollout_row_id")
     rows = np.searchsorted(rollout, np.arange(store.rows(ROLLOUTS)), side="right") - 1
     return rows if len(rollout) and (rollout[rows] == np.arange(len(rows))).all() else None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rollout_assets.geometry.poses import finite_rigid
 from rollout_assets.rollouts.zarr_store.checks.findings import Findings, bad_rows, problem
-from rollout_assets.rollouts.zarr_store.checks.subject import Subject
+from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck
 from rollout_assets.rollouts.zarr_store.label_rules import VALID_BITSET, gt_label_is_valid
 from rollout_assets.rollouts.zarr_store.schema import (
     LINEAGE,
@@ -39,7 +39,7 @@ _REQUIRED_SOURCE = (
 _TARGET_BITS = sum(1 << bit for bit in TARGET_INVALID_REASON_CODES.values())
 
 
-def row_ids_dense(store: Subject) -> Findings:
+def row_ids_dense(store: StoreUnderCheck) -> Findings:
     """Row ids count from 0 in their own table; candidates are checked block by block."""
     for table in TABLES.values():
         if table.key is not None and table.name in ("sources", "targets", "rollouts", "steps", "target_eval_crops"):
@@ -51,7 +51,7 @@ def row_ids_dense(store: Subject) -> Findings:
     yield from bad_rows("lineage/rollout_row_id", ids != np.arange(len(ids)), "must be the row's own number", ids)
 
 
-def sources_complete(store: Subject) -> Findings:
+def sources_complete(store: StoreUnderCheck) -> Findings:
     """Each source row is one VIN row, fully named; all are of one split."""
     for name in _REQUIRED_SOURCE:
         ids = store.column(SOURCES, name)
@@ -67,7 +67,7 @@ def sources_complete(store: Subject) -> Findings:
     yield from bad_rows(SOURCES.path("sample_index"), _repeated(keys), "sample index and key must be unique")
 
 
-def targets_follow_rules(store: Subject) -> Findings:
+def targets_follow_rules(store: StoreUnderCheck) -> Findings:
     """Valid exactly where the bitset says so; ground-truth labels exactly where the match admits them."""
     bitset = store.column(TARGETS, "target_invalid_reason_bitset")
     valid = store.column(TARGETS, "target_valid_mask")
@@ -114,7 +114,7 @@ def targets_follow_rules(store: Subject) -> Findings:
         yield from bad_rows(TARGETS.path(name), ids < 0, "is required", ids)
 
 
-def targets_have_one_source(store: Subject) -> Findings:
+def targets_have_one_source(store: StoreUnderCheck) -> Findings:
     """A target row belongs to one source row: its rollouts name the same one, and its id names its snippet."""
     owner = store.column(TARGETS, "source_row_id")
     outside = (owner < 0) | (owner >= store.rows(SOURCES))
@@ -140,7 +140,7 @@ def targets_have_one_source(store: Subject) -> Findings:
         yield from bad_rows(TARGETS.path(name), foreign.astype(np.bool_), "must name the snippet of its source row")
 
 
-def rollouts_complete(store: Subject) -> Findings:
+def rollouts_complete(store: StoreUnderCheck) -> Findings:
     """Each rollout has its own id, a rigid root pose, and its source's scene, snippet and split."""
     ids = store.column(ROLLOUTS, "rollout_id")
     yield from bad_rows(ROLLOUTS.path("rollout_id"), _repeated(ids.tolist()), "must be unique", ids)
@@ -172,7 +172,7 @@ def rollouts_complete(store: Subject) -> Findings:
             yield from bad_rows(ROLLOUTS.path(name), wrong, "must be that of the rollout's source row", values)
 
 
-def lineage_required(store: Subject) -> Findings:
+def lineage_required(store: StoreUnderCheck) -> Findings:
     """Every rollout names the configs behind it; protocol and reason codes are the store's."""
     for name in REQUIRED_LINEAGE:
         ids = store.column(LINEAGE, name)
@@ -187,7 +187,7 @@ def lineage_required(store: Subject) -> Findings:
         yield from bad_rows(LINEAGE.path(name), wrong, f"must be the store's {expected!r}", np.array(texts))
 
 
-def depth_aligned(store: Subject) -> Findings:
+def depth_aligned(store: StoreUnderCheck) -> Findings:
     """One depth row per step when enabled, none when not; each names its step and the selected candidate."""
     steps = store.rows(STEPS) if store.attributes.get("selected_depth_enabled") else 0
     for name in SELECTED_DEPTH.names:
@@ -213,7 +213,7 @@ def depth_aligned(store: Subject) -> Findings:
         )
 
 
-def depth_rasters(store: Subject) -> Findings:
+def depth_rasters(store: StoreUnderCheck) -> Findings:
     """With ``deep``: depth is positive and finite where valid, 0 where not, and nowhere valid without a selection."""
     if not store.deep or not store.rows(SELECTED_DEPTH):
         return
@@ -229,7 +229,7 @@ def depth_rasters(store: Subject) -> Findings:
         yield from bad_rows(SELECTED_DEPTH.path("valid_mask"), unseen, text, first_row=start)
 
 
-def crops_linked(store: Subject) -> Findings:
+def crops_linked(store: StoreUnderCheck) -> Findings:
     """Audit crops: none when disabled; otherwise each names a step, a role, and a candidate where its role has one."""
     rows = store.rows(TARGET_EVAL_CROPS)
     if not rows:
@@ -249,7 +249,7 @@ def crops_linked(store: Subject) -> Findings:
     yield from bad_rows(TARGET_EVAL_CROPS.path("lengths"), lengths != filled, "must count the mask", lengths)
 
 
-OWNER_CHECKS: tuple[Callable[[Subject], Findings], ...] = (
+OWNER_CHECKS: tuple[Callable[[StoreUnderCheck], Findings], ...] = (
     row_ids_dense,
     sources_complete,
     targets_follow_rules,

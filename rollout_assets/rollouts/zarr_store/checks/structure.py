@@ -11,8 +11,6 @@ import numpy as np
 from pydantic import ValidationError
 
 from rollout_assets.errors import StoreDamaged
-from rollout_assets.rollouts.manifest import ROLLOUT_MANIFEST_FILENAME, ROLLOUT_MANIFEST_VERSION, manifest_json_bytes
-from rollout_assets.rollouts.zarr_store.arrays import decoding_threads
 from rollout_assets.rollouts.zarr_store.attributes import (
     RolloutZarrStoreConfig,
     SmallTables,
@@ -23,9 +21,15 @@ from rollout_assets.rollouts.zarr_store.attributes import (
     source_coverage,
 )
 from rollout_assets.rollouts.zarr_store.checks.findings import Findings, bad_rows, problem
-from rollout_assets.rollouts.zarr_store.checks.subject import Subject, known_arrays
+from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck, known_arrays
+from rollout_assets.rollouts.zarr_store.chunks.arrays import decoding_threads
+from rollout_assets.rollouts.zarr_store.chunks.inventory import take_inventory
 from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, document_bytes, group_document
-from rollout_assets.rollouts.zarr_store.inventory import take_inventory
+from rollout_assets.rollouts.zarr_store.manifest import (
+    ROLLOUT_MANIFEST_FILENAME,
+    ROLLOUT_MANIFEST_VERSION,
+    manifest_json_bytes,
+)
 from rollout_assets.rollouts.zarr_store.schema import (
     CANDIDATE_DIAGNOSTICS,
     CANDIDATES,
@@ -58,14 +62,14 @@ SIDECAR = re.compile(r"_[^/]*\.json")
 _HASH_BLOCK_BYTES = 1 << 26
 
 
-def schema_version(store: Subject) -> Findings:
+def schema_version(store: StoreUnderCheck) -> Findings:
     """The root names the schema this package knows."""
     for name, expected in (("schema_id", ROLLOUT_ZARR_SCHEMA_ID), ("schema_version", ROLLOUT_ZARR_SCHEMA_VERSION)):
         if store.attributes.get(name) != expected:
             yield problem(f"attribute {name}", f"must be {expected!r}", repr(store.attributes.get(name)))
 
 
-def documents_agree(store: Subject) -> Findings:
+def documents_agree(store: StoreUnderCheck) -> Findings:
     """Every node has its document; the root's copy of it is the same; all are written the canonical way."""
     if store.document_bytes("") != document_bytes(store.root_document):
         yield problem(ZARR_JSON, "the root's document is not written the canonical way")
@@ -104,7 +108,7 @@ def documents_agree(store: Subject) -> Findings:
         yield problem(path, "is in the root's consolidated metadata, but not in the schema")
 
 
-def arrays_as_schema(store: Subject) -> Findings:
+def arrays_as_schema(store: StoreUnderCheck) -> Findings:
     """Each array has the dtype, row shape and number of rows that schema and attributes say."""
     attributes = store.attributes
     dims = {
@@ -135,7 +139,7 @@ def arrays_as_schema(store: Subject) -> Findings:
             yield problem(path, f"must be one row-chunked dimension of {expected} with crc32c", str(array.dtype))
 
 
-def every_file_accounted_for(store: Subject) -> Findings:
+def every_file_accounted_for(store: StoreUnderCheck) -> Findings:
     """Every chunk is there, also inside shards, matches its checksum, and is the one that was written."""
     expected = {ZARR_JSON, ROLLOUT_MANIFEST_FILENAME, *(f"{path}/{ZARR_JSON}" for path in (*GROUPS, *array_paths()))}
     written = store.manifest.get("stored_crc32c")
@@ -163,7 +167,7 @@ def every_file_accounted_for(store: Subject) -> Findings:
             yield problem(key, "is a file that belongs to no array of the schema")
 
 
-def attributes_as_derived(store: Subject) -> Findings:
+def attributes_as_derived(store: StoreUnderCheck) -> Findings:
     """Every attribute of root and groups is what config and tables make it."""
     attributes = store.attributes
     try:
@@ -186,7 +190,7 @@ def attributes_as_derived(store: Subject) -> Findings:
         yield from _compare(f"{group} attribute", document.get("attributes", {}), wanted["attributes"])
 
 
-def manifest_matches(store: Subject) -> Findings:
+def manifest_matches(store: StoreUnderCheck) -> Findings:
     """The manifest is canonical, named by the root, and says what the tables say."""
     where = ROLLOUT_MANIFEST_FILENAME
     manifest = store.manifest
@@ -223,7 +227,7 @@ def manifest_matches(store: Subject) -> Findings:
             yield problem(f"{where} {name}", f"names no digest of {', '.join(missing[:3])}", f"{len(missing)} missing")
 
 
-def texts_as_schema(store: Subject) -> Findings:
+def texts_as_schema(store: StoreUnderCheck) -> Findings:
     """Dictionaries hold distinct, non-empty strings; the texts that the schema fixes say what it says."""
     for name in DICTIONARIES:
         try:
@@ -246,7 +250,7 @@ def texts_as_schema(store: Subject) -> Findings:
         yield problem(REASON_BITS_PATH, "must list the bit positions in order", bits)
 
 
-def ids_in_dictionaries(store: Subject) -> Findings:
+def ids_in_dictionaries(store: StoreUnderCheck) -> Findings:
     """Every dictionary id of the small tables points into its dictionary, or is -1."""
     for table, name in known_arrays():
         column = table[name]
@@ -261,7 +265,7 @@ def ids_in_dictionaries(store: Subject) -> Findings:
         yield from bad_rows(table.path(name), wrong, f"must be -1 or an id of dictionary {column.dictionary}", ids)
 
 
-def content_digests(store: Subject) -> Findings:
+def content_digests(store: StoreUnderCheck) -> Findings:
     """With ``deep``: each array decodes to the bytes that were written."""
     if not store.deep:
         return
@@ -279,7 +283,7 @@ def content_digests(store: Subject) -> Findings:
             yield problem(path, "its content is not what was written (manifest content_sha256 differs)")
 
 
-STRUCTURE_CHECKS: tuple[Callable[[Subject], Findings], ...] = (
+STRUCTURE_CHECKS: tuple[Callable[[StoreUnderCheck], Findings], ...] = (
     schema_version,
     documents_agree,
     arrays_as_schema,
@@ -293,7 +297,7 @@ STRUCTURE_CHECKS: tuple[Callable[[Subject], Findings], ...] = (
 """Checks of documents and files."""
 
 
-def _content_digest(store: Subject, path: str) -> str | StoreDamaged:
+def _content_digest(store: StoreUnderCheck, path: str) -> str | StoreDamaged:
     try:
         array = store.array(path)
         row_bytes = max(int(np.prod(array.shape[1:])) * array.dtype.itemsize, 1)
@@ -345,7 +349,7 @@ def _config(attributes: dict[str, Any]) -> RolloutZarrStoreConfig:
     )
 
 
-def _counts(store: Subject) -> StoreCounts:
+def _counts(store: StoreUnderCheck) -> StoreCounts:
     view = store.array(Q_H.path("candidate_row_id")).shape
     return StoreCounts(
         sources=store.rows(SOURCES),
@@ -361,7 +365,7 @@ def _counts(store: Subject) -> StoreCounts:
     )
 
 
-def _small_tables(store: Subject) -> SmallTables:
+def _small_tables(store: StoreUnderCheck) -> SmallTables:
     return SmallTables(
         sources={name: store.column(SOURCES, name) for name in SOURCES.names},
         lineage={name: store.column(LINEAGE, name) for name in LINEAGE.names},

@@ -1,0 +1,98 @@
+"""What a server costs: the same rows run in this process and by a server process, one after the other.
+
+Rows have seeds that were never run before, so nothing is answered from a cache. Both sides are the collector's own
+agents with the same number of rows in flight; only one of them works at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from rollout_assets.campaigns.plan import open_source
+from rollout_assets.collection.agents import LocalAgent, RemoteAgent
+from rollout_assets.collection.attempts import RolloutAgent
+from rollout_assets.config import CampaignConfig, load_campaign
+from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.rollouts.remote.messages import RolloutRequest
+from rollout_assets.serving.server.fleet import FleetOptions, server_fleet
+from rollout_assets.testing.tiny_campaign import build_measured_source, write_measured_campaign
+
+IN_FLIGHT = 8
+TURNS = 5
+"""Times that both sides are measured, alternating; the median counts."""
+
+MEASURED_ROWS = 4
+"""Source rows of the campaign made for it: tiny rollouts, for which the way to a server and back weighs most."""
+
+START_S, STOP_S = 120.0, 20.0
+
+
+@dataclass(frozen=True)
+class CollectionBenchmark:
+    """Rollouts per second with ``in_flight`` rows at a time, in this process and on a server; medians over turns."""
+
+    campaign: str
+    rows: int
+    in_flight: int
+    in_process_per_s: float
+    remote_per_s: float
+    ratio: float
+    """Remote rate over in-process rate: the median over turns of each turn's own ratio."""
+
+
+def benchmark_collection(
+    campaign: str | None, rows: int, in_flight: int = IN_FLIGHT, progress: ProgressSink = SILENT
+) -> CollectionBenchmark:
+    """Measure a campaign, or a tiny one made for it, with ``rows`` rollouts a turn and side."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if campaign is None:
+            build_measured_source(folder, MEASURED_ROWS)
+        file = str(write_measured_campaign(folder, "measured")) if campaign is None else campaign
+        config = load_campaign(file)
+        pairs = asyncio.run(_measure(config, file, rows, in_flight, progress))
+    here, there = zip(*pairs, strict=True)
+    ratio = median(remote / local for local, remote in pairs)
+    return CollectionBenchmark(config.name, rows, in_flight, median(here), median(there), ratio)
+
+
+async def _measure(
+    config: CampaignConfig, campaign: str, rows: int, in_flight: int, progress: ProgressSink
+) -> list[tuple[float, float]]:
+    """Rollouts per second of both sides, turn by turn; the first turn warms up and does not count."""
+    here = LocalAgent(config)
+    await here.identity()
+    known = [row.sample_index for split in config.source.splits for row in open_source(config).rows(split)]
+    pairs = []
+    async with server_fleet(FleetOptions(campaign, 1, START_S, STOP_S)) as urls:
+        there = RemoteAgent(urls)
+        for turn in range(TURNS + 1):
+            asked = [
+                RolloutRequest(
+                    source_row=known[seed % len(known)], recipe=config.recipes[seed % len(config.recipes)], seed=seed
+                )
+                for seed in range(1_000_000 * turn, 1_000_000 * turn + rows)
+            ]
+            pairs.append((await _rate(here, asked, in_flight), await _rate(there, asked, in_flight)))
+            progress(ProgressEvent("measuring", turn + 1, TURNS + 1, unit="turns"))
+        await there.aclose()
+    await here.aclose()
+    return pairs[1:]
+
+
+async def _rate(agent: RolloutAgent, rows: Sequence[RolloutRequest], in_flight: int) -> float:
+    gate = asyncio.Semaphore(in_flight)
+
+    async def one(row: RolloutRequest) -> None:
+        async with gate:
+            await agent.run(row)
+
+    began = perf_counter()
+    await asyncio.gather(*(one(row) for row in rows))
+    return len(rows) / (perf_counter() - began)

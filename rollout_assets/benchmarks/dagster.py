@@ -1,0 +1,110 @@
+"""What Dagster costs: the same tiny campaign run plainly and through an instance, shard by shard, in one process."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from time import perf_counter, process_time
+
+from rollout_assets.campaigns.run import run_campaign
+from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
+from rollout_assets.defs.headless import HeadlessRunner, materialize_campaign
+from rollout_assets.defs.store_checks import SECOND_OPINIONS
+from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
+from rollout_assets.testing.tiny_campaign import build_measured_source, write_measured_campaign
+
+
+@dataclass(frozen=True)
+class DagsterOverhead:
+    """Seconds per shard, wall and CPU, without Dagster and with it."""
+
+    shards: int
+    plain_s: float
+    dagster_s: float
+    plain_cpu_s: float
+    dagster_cpu_s: float
+
+    @property
+    def added_s(self) -> float:
+        """Wall seconds that Dagster adds to one shard, checks, validation and metadata included."""
+        return self.dagster_s - self.plain_s
+
+    @property
+    def share(self) -> float:
+        """What Dagster adds, as a share of the plain time."""
+        return self.added_s / self.plain_s
+
+    @property
+    def added_cpu_s(self) -> float:
+        """The same in CPU seconds, which neighbours on the machine do not change."""
+        return self.dagster_cpu_s - self.plain_cpu_s
+
+
+def measure_dagster_overhead(shards: int = 40) -> DagsterOverhead:
+    """Run ``shards`` one-row shards both ways in this process, after one that warms up kernels and imports."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        build_measured_source(folder, shards + 2)
+        plain, dagster = (write_measured_campaign(folder, name) for name in ("plain", "dagster"))
+        config = load_campaign(plain)
+        run_campaign(config, shard_ids=["shard-000000"])
+        wanted = [f"shard-{number:06d}" for number in range(1, shards + 1)]
+        began, cpu = perf_counter(), process_time()
+        assert run_campaign(config, shard_ids=wanted).ok
+        plain_s, plain_cpu_s = (perf_counter() - began) / shards, (process_time() - cpu) / shards
+        runner = HeadlessRunner(str(dagster), str(folder / "home"))
+        with runner.instance:
+            for job, shard in (("observe", None), ("plan", None), ("shard", "shard-000000")):
+                assert runner.run(job, shard).ok
+            began, cpu = perf_counter(), process_time()
+            assert all(runner.run("shard", shard).ok for shard in wanted)
+            dagster_s, dagster_cpu_s = (perf_counter() - began) / shards, (process_time() - cpu) / shards
+        shutil.rmtree(folder / "home")
+    return DagsterOverhead(shards, plain_s, dagster_s, plain_cpu_s, dagster_cpu_s)
+
+
+def measure_demo_overhead(source: Path) -> DagsterOverhead:
+    """The demo campaign on its source, both ways and with the same work: shards, promotion, validation, report, label.
+
+    One process each, after a shard that warms up kernels.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        warm, plain, dagster = (_copy_demo(Path(name) / way, source) for way in ("warm", "plain", "dagster"))
+        run_campaign(load_campaign(warm), shard_ids=["shard-000000"])
+        began, cpu = perf_counter(), process_time()
+        shards = _plainly(load_campaign(plain))
+        plain_s, plain_cpu_s = perf_counter() - began, process_time() - cpu
+        began, cpu = perf_counter(), process_time()
+        assert materialize_campaign(dagster, home=Path(name) / "home").ok
+        dagster_s, dagster_cpu_s = perf_counter() - began, process_time() - cpu
+    counted = (plain_s, dagster_s, plain_cpu_s, dagster_cpu_s)
+    return DagsterOverhead(shards, *(seconds / shards for seconds in counted))
+
+
+def _plainly(config: CampaignConfig) -> int:
+    """What the graph does, by calling the rooms below; returns the number of shards."""
+    from rollout_assets.campaigns.promotion import promote_rollout_campaign
+    from rollout_assets.inspection.second_opinion import second_opinion
+    from rollout_assets.reports.store_report import write_store_report
+    from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+
+    assert run_campaign(config).ok
+    version = promote_rollout_campaign(config).version
+    for child in version.children:
+        validate_rollout_zarr_store(child, deep=True).raise_if_wrong()
+        reader = RolloutZarrStoreReader(child)
+        write_store_report(reader, config.shards.output_dir / f"{child.name}.html")
+        assert second_opinion(reader, 1.0, version.number, config, limit=SECOND_OPINIONS).agrees
+    return len(version.shard_ids)
+
+
+def _copy_demo(folder: Path, source: Path) -> Path:
+    text = (resources.files("rollout_assets") / "campaigns" / f"{DEMO_CAMPAIGN}.toml").read_text("utf-8")
+    folder.mkdir()
+    (folder / "source").symlink_to(source.resolve(), target_is_directory=True)
+    path = folder / "demo.toml"
+    path.write_text(text)
+    return path

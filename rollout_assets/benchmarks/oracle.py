@@ -1,0 +1,294 @@
+"""How fast and how exact the oracle is on this machine: our kernels and brute force on the same inputs, in one run.
+
+On the CPU every figure is per core: one torch thread, and CPU seconds rather than wall time where both exist. Brute
+force looks at every pair, so its time is proportional to the number of pairs; it is timed on a part of them and scaled
+to all. Nothing here is asserted; tests hold exactness, not speed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rollout_assets.benchmarks import oracle_workloads as workloads
+from rollout_assets.benchmarks.oracle_results import (
+    FULL,
+    BenchmarkSizes,
+    BruteComparison,
+    Growth,
+    OracleBenchmark,
+    SceneSpeed,
+)
+from rollout_assets.config import OracleConfig
+from rollout_assets.geometry.devices import resolve_device
+from rollout_assets.geometry.poses import Float32
+from rollout_assets.oracle import naive
+from rollout_assets.oracle.raycast import render_depth
+from rollout_assets.oracle.surface_error import PointClouds, Surface, SurfaceState
+from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+
+BUDGET = 1 << 29
+"""Bytes for one device batch in the kernel measurements."""
+
+
+def run_oracle_benchmark(
+    sizes: BenchmarkSizes = FULL, *, device: str = "auto", seed: int = 0, progress: ProgressSink = SILENT
+) -> OracleBenchmark:
+    """Measure everything at ``sizes`` (QUICK or FULL)."""
+    where = resolve_device(device)
+    threads = torch.get_num_threads()
+
+    def step(done: int, note: str) -> None:
+        progress(ProgressEvent("oracle benchmark", done, 6, note, "measurements"))
+
+    try:
+        torch.set_num_threads(1)
+        step(0, "against brute force")
+        comparisons = tuple(_comparison(where, seed, faces, sizes) for faces in sizes.target_faces)
+        step(1, "closest points")
+        points_per_s = _points_per_s(where, seed)
+        step(2, "scenes")
+        scenes = tuple(_scene_speed(where, seed, faces, sizes) for faces in sizes.scene_faces)
+        step(3, "growth")
+        growth = _growths(where, seed, sizes)
+        step(4, "a second process")
+        second_process_s, second_process_cpu_s = _second_process_s(where)
+        step(5, "two processes")
+        speedup, cpu_speedup = _two_process_speedup(where, seed, sizes)
+        step(6, "")
+    finally:
+        torch.set_num_threads(threads)
+    return OracleBenchmark(
+        device=where,
+        sizes=sizes.name,
+        seed=seed,
+        comparisons=comparisons,
+        points_per_s=points_per_s,
+        scenes=scenes,
+        growth=growth,
+        second_process_s=second_process_s,
+        second_process_cpu_s=second_process_cpu_s,
+        two_process_speedup=speedup,
+        two_process_cpu_speedup=cpu_speedup,
+        peak_memory_mib=_peak_memory_mib(where),
+    )
+
+
+def _comparison(device: str, seed: int, faces: int, sizes: BenchmarkSizes) -> BruteComparison:
+    case = _cloud_case(device, seed, faces, sizes.current_points, sizes.view_points, sizes.candidates)
+    union = np.concatenate([case.current, case.views[0]])
+    per_point = len(case.mesh[1])
+    all_pairs = per_point * len(union) * sizes.candidates
+    new_pairs = per_point * len(case.views[0]) * sizes.candidates
+
+    triangles = torch.from_numpy(case.mesh[0])[torch.from_numpy(case.mesh[1]).long()]
+    sample = torch.from_numpy(_some(union, sizes.brute_pairs // per_point))
+    naive.torch_error(sample[:64], triangles)
+    started = time.process_time()
+    naive.torch_error(sample, triangles)
+    rate = len(sample) * per_point / (time.process_time() - started)
+    worst, twin_pairs_per_s = _exactness(case, sizes.exact_pairs // per_point)
+    return BruteComparison(
+        faces=per_point,
+        current_points=len(case.current),
+        view_points=len(case.views[0]),
+        candidates=sizes.candidates,
+        state_s=_seconds(device, lambda: case.surface.extended(case.surface.unseen(), case.current)),
+        candidates_s=_seconds(device, case.join),
+        twin_s=all_pairs / twin_pairs_per_s,
+        torch_pairs_per_s=rate,
+        torch_s=all_pairs / rate,
+        torch_incremental_s=new_pairs / rate,
+        torch_measured_share=len(sample) * per_point / all_pairs,
+        max_relative_error=worst,
+    )
+
+
+def _exactness(case: _CloudCase, points: int) -> tuple[float, float]:
+    """Largest relative error of before and after on about ``points`` of the case's points, and the twin's pairs/s."""
+    current, view = _some(case.current, max(points // 4, 8)), _some(case.views[0], max(points // 4, 8))
+    state = case.surface.extended(case.surface.unseen(), current)
+    joined = case.surface.extended(state, view)
+    worst, spent, pairs = 0.0, 0.0, 0
+    for known, cloud in ((state, current), (joined, np.concatenate([current, view]))):
+        started = time.process_time()
+        exact = naive.surface_error(cloud, *case.mesh, OracleConfig())
+        spent += time.process_time() - started
+        pairs += len(cloud) * len(case.mesh[1])
+        worst = max(worst, abs(float(case.surface.error(known)) - exact) / exact)
+    return worst, pairs / spent
+
+
+def _some(points: Float32, count: int) -> Float32:
+    """About ``count`` of the points, evenly chosen."""
+    return points[:: max(len(points) // max(count, 1), 1)]
+
+
+@dataclass(frozen=True, eq=False)
+class _CloudCase:
+    mesh: workloads.Mesh
+    surface: Surface
+    current: Float32
+    views: list[Float32]
+    state: SurfaceState
+    clouds: PointClouds
+
+    def join(self) -> Any:
+        return self.surface.joined([self.state], self.clouds, np.zeros(len(self.clouds), np.int64), BUDGET)
+
+
+def _cloud_case(device: str, seed: int, faces: int, current: int, view: int, candidates: int) -> _CloudCase:
+    """A target half of which is known, and clouds of ``view`` points on the side each candidate would see."""
+    rng = np.random.default_rng(seed)
+    mesh = workloads.bumpy_sphere(faces, workloads.TARGET_RADIUS_M)
+    surface = Surface(*mesh, device)
+    known = workloads.surface_points(mesh, current, rng, np.array([1.0, 0.0, 0.0], np.float32))
+    views = [workloads.surface_points(mesh, view, rng, side) for side in workloads.directions(candidates, rng)]
+    state = surface.extended(surface.unseen(), known)
+    return _CloudCase(mesh, surface, known, views, state, PointClouds.of(views, device))
+
+
+def _points_per_s(device: str, seed: int) -> float:
+    """Closest-point queries per second, points near a surface of 5,000 faces."""
+    case = _cloud_case(device, seed, 5_000, current=100_000, view=10, candidates=1)
+    return len(case.current) / _seconds(device, lambda: case.surface.bvh.closest(case.current))
+
+
+def _scene_speed(device: str, seed: int, faces: int, sizes: BenchmarkSizes) -> SceneSpeed:
+    rng = np.random.default_rng(seed)
+    mesh = workloads.furnished_room(faces, min(5_000, faces // 2), rng)
+    config = OracleConfig(device=device)
+    started = time.perf_counter()
+    case = workloads.scoring_case(mesh, config, sizes.candidates, rng)
+    build_s = time.perf_counter() - started
+    poses, camera, bvh = case.request.poses_world_camera, case.state.camera, case.state.scene.bvh
+    score_s = _seconds(device, lambda: case.scorer.score([case.request]))
+    rays_s = _seconds(device, lambda: render_depth(bvh, poses, camera, config.znear_m, config.zfar_m))
+    selected = camera.resized(240, 240)
+    selected_s = _seconds(device, lambda: render_depth(bvh, poses[:6], selected, config.znear_m, config.zfar_m))
+    return SceneSpeed(
+        scene_faces=len(mesh[1]),
+        target_faces=case.state.target.crop.surface.face_count,
+        candidates=sizes.candidates,
+        pixels=camera.height_px * camera.width_px,
+        build_s=build_s,
+        score_s=score_s,
+        views_per_s=sizes.candidates / score_s,
+        rays_per_s=sizes.candidates * camera.height_px * camera.width_px / rays_s,
+        selected_views_per_s=6 / selected_s,
+    )
+
+
+def _growths(device: str, seed: int, sizes: BenchmarkSizes) -> tuple[Growth, ...]:
+    def candidates_s(faces: int = 5_000, view: int = sizes.view_points, candidates: int = sizes.candidates) -> float:
+        return _seconds(device, _cloud_case(device, seed, faces, sizes.current_points, view, candidates).join)
+
+    def rays_s(faces: int) -> float:
+        rng = np.random.default_rng(seed)
+        mesh = workloads.furnished_room(faces, min(900, faces // 2), rng)
+        case = workloads.scoring_case(mesh, OracleConfig(device=device), sizes.candidates, rng)
+        poses, camera, bvh = case.request.poses_world_camera, case.state.camera, case.state.scene.bvh
+        return _seconds(device, lambda: render_depth(bvh, poses, camera, 0.001, 20.0))
+
+    return (
+        _growth("scene faces (rays)", sizes.growth_faces, rays_s),
+        _growth("target faces", sizes.growth_faces, lambda faces: candidates_s(faces=faces)),
+        _growth("points per view", sizes.growth_points, lambda points: candidates_s(view=points)),
+        _growth("candidates", sizes.growth_candidates, lambda count: candidates_s(candidates=count)),
+    )
+
+
+def _growth(what: str, sizes: Sequence[int], measure: Callable[[int], float]) -> Growth:
+    return Growth(what, tuple(sizes), tuple(measure(size) for size in sizes))
+
+
+_FIRST_SCORE = """
+import sys, time, numpy as np
+from rollout_assets.config import OracleConfig
+from rollout_assets.benchmarks import oracle_workloads as workloads
+rng = np.random.default_rng(0)
+case = workloads.scoring_case(workloads.furnished_room(3000, 900, rng), OracleConfig(device=sys.argv[1]), 2, rng)
+case.scorer.score([case.request])
+print(time.process_time(), flush=True)
+"""
+
+
+def _second_process_s(device: str) -> tuple[float, float]:
+    """Wall and CPU seconds from starting an interpreter to its first labels, imports included, kernels compiled."""
+    best_wall, best_cpu = np.inf, np.inf
+    for _ in range(3):
+        started = time.perf_counter()
+        command = [sys.executable, "-c", _FIRST_SCORE, device]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            line = process.stdout.readline() if process.stdout is not None else ""
+            wall = time.perf_counter() - started
+        if line:
+            best_wall, best_cpu = min(best_wall, wall), min(best_cpu, float(line))
+    return float(best_wall), float(best_cpu)
+
+
+def _two_process_speedup(device: str, seed: int, sizes: BenchmarkSizes) -> tuple[float, float]:
+    """Views per second of two worker processes over those of one, by wall time and by CPU time.
+
+    By wall time it also shows what else the machine is doing; by CPU time it shows whether the two disturb each other.
+    Both are NaN on one core or a GPU.
+    """
+    if device != "cpu" or multiprocessing.cpu_count() < 2:
+        return float("nan"), float("nan")
+    job = (device, seed, sizes.rounds)
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(_score_rounds, [(device, seed, 0)] * 2))
+        alone = np.array(list(pool.map(_score_rounds, [job])))[0]
+        together = np.array(list(pool.map(_score_rounds, [job] * 2))).max(axis=0)
+    wall, cpu = 2.0 * alone / together
+    return float(wall), float(cpu)
+
+
+def _score_rounds(job: tuple[str, int, int]) -> tuple[float, float]:
+    """Wall and CPU seconds of scoring one case several times in this process."""
+    device, seed, rounds = job
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(seed)
+    mesh = workloads.furnished_room(20_000, 5_000, rng)
+    case = workloads.scoring_case(mesh, OracleConfig(device=device), 60, rng)
+    case.scorer.score([case.request])
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(rounds):
+        case.scorer.score([case.request])
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def _seconds(device: str, work: Callable[[], Any], repeats: int = 3) -> float:
+    """Least time of a few runs after one to warm up: CPU seconds of this process on the CPU, wall seconds on a GPU."""
+    work()
+    best = np.inf
+    for _ in range(repeats):
+        if device == "cpu":
+            started = time.process_time()
+            work()
+            best = min(best, time.process_time() - started)
+        else:
+            torch.cuda.synchronize(device)
+            started = time.perf_counter()
+            work()
+            torch.cuda.synchronize(device)
+            best = min(best, time.perf_counter() - started)
+    return float(best)
+
+
+def _peak_memory_mib(device: str) -> float:
+    """Largest resident size of this process so far, or of torch's allocations on a GPU."""
+    if device != "cpu":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10

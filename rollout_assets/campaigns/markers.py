@@ -1,0 +1,276 @@
+"""The files that make a shard a finished one: its owner, its success, and the note a failure leaves.
+
+``_owner.json`` says what was built, from what, and seals every byte of the store; ``_SUCCESS.json`` names the owner's
+SHA-256. A shard counts only if both are there and agree with each other, with the store and with the plan.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rollout_assets.campaigns.layout import (
+    ROLLOUT_SHARD_OWNER_FILENAME,
+    ROLLOUT_SHARD_SUCCESS_FILENAME,
+    STORE_NAME,
+    CampaignLayout,
+)
+from rollout_assets.campaigns.plan import RolloutShardEntry
+from rollout_assets.config import canonical_hash
+from rollout_assets.errors import MeshError, StoreDamaged
+from rollout_assets.files import (
+    file_sha256,
+    now_utc,
+    publish_json,
+    seal_tree,
+    stamp_tree,
+    time_name,
+)
+from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, read_rollout_store_manifest
+from rollout_assets.sources.vin_store import VinOfflineStore
+
+
+class MarkerModel(BaseModel):
+    """Base of the marker files: frozen, and nothing in them is unknown."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Model = TypeVar("Model", bound=MarkerModel)
+
+
+class OwnedRow(MarkerModel):
+    """What became of one planned row: its number of records, or why there are none."""
+
+    sample_index: int
+    sample_key: str
+    records: int
+    skipped: str | None
+    detail: str | None
+
+
+class SourceShardSeal(MarkerModel):
+    """The source files behind a shard: a stamp that is cheap to compare, and the digest that decides."""
+
+    stamp: str
+    sha256: str
+
+
+class SealedStore(MarkerModel):
+    """A shard's store: the digest of its content, and the seal over every byte of its files."""
+
+    content_sha256: str
+    manifest_sha256: str
+    files: int
+    bytes: int
+    files_sha256: str
+
+
+class ShardOwner(MarkerModel):
+    """``_owner.json``."""
+
+    owner_version: Literal["rollout-shard-owner-v1"] = "rollout-shard-owner-v1"
+    shard_id: str
+    split: str
+    entry_sha256: str
+    writer_config_hash: str
+    attempt: str
+    host: str
+    process: int
+    created_at_utc: str
+    seconds: float
+    rows: tuple[OwnedRow, ...]
+    stats: dict[str, Any]
+    mesh_versions: dict[str, str | None]
+    source_shards: dict[str, SourceShardSeal]
+    store: SealedStore | None
+
+    @property
+    def records(self) -> int:
+        """Records in the shard's store."""
+        return sum(row.records for row in self.rows)
+
+
+class ShardSuccess(MarkerModel):
+    """``_SUCCESS.json``, written last."""
+
+    success_version: Literal["rollout-shard-success-v1"] = "rollout-shard-success-v1"
+    shard_id: str
+    owner_sha256: str
+    created_at_utc: str
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """What the present source says about a shard's rows: mesh versions and the seals of source shards."""
+
+    mesh_versions: Mapping[str, str | None]
+    source_shards: Mapping[str, SourceShardSeal]
+
+
+def observe_source(entry: RolloutShardEntry, store: VinOfflineStore) -> SourceState:
+    """Read and seal the source files that an entry's rows lie in, and the versions of their meshes."""
+    folders = source_folders(entry, store)
+    return SourceState(
+        mesh_versions(entry, store),
+        {
+            name: SourceShardSeal(stamp=stamp_tree(path), sha256=seal_tree(path).sha256)
+            for name, path in folders.items()
+        },
+    )
+
+
+def source_has_changed(before: SourceState, entry: RolloutShardEntry, store: VinOfflineStore) -> bool:
+    """Whether the files behind an entry were replaced or written to since they were observed."""
+    stamps = {name: stamp_tree(path) for name, path in source_folders(entry, store).items()}
+    return stamps != {name: seal.stamp for name, seal in before.source_shards.items()} or (
+        mesh_versions(entry, store) != before.mesh_versions
+    )
+
+
+def mesh_versions(entry: RolloutShardEntry, store: VinOfflineStore) -> dict[str, str | None]:
+    """Content hash of the mesh of each scene; None where there is none, or none that can be read."""
+    versions: dict[str, str | None] = {}
+    for scene in dict.fromkeys(row.scene_id for row in entry.rows):
+        try:
+            versions[scene] = store.meshes.content_hash(scene) if store.meshes.find(scene) is not None else None
+        except MeshError:
+            versions[scene] = None
+    return versions
+
+
+def source_folders(entry: RolloutShardEntry, store: VinOfflineStore) -> dict[str, Path]:
+    """Directories of the source shards that an entry's rows lie in."""
+    wanted = {row.source_shard_id for row in entry.rows}
+    return {
+        shard.shard_id: store.root / shard.relative_dir for shard in store.manifest.shards if shard.shard_id in wanted
+    }
+
+
+def content_sha256(manifest: Mapping[str, Any]) -> str:
+    """One digest for the content of a store: over the digests of all its arrays."""
+    return canonical_hash(manifest["content_sha256"])
+
+
+def seal_store(store_dir: Path) -> SealedStore:
+    """Seal a finished store."""
+    manifest = read_rollout_store_manifest(store_dir)
+    seal = seal_tree(store_dir)
+    return SealedStore(
+        content_sha256=content_sha256(manifest),
+        manifest_sha256=file_sha256(store_dir / ROLLOUT_MANIFEST_FILENAME),
+        files=seal.files,
+        bytes=seal.bytes,
+        files_sha256=seal.sha256,
+    )
+
+
+def write_success(shard_dir: Path, shard_id: str) -> None:
+    """Declare a shard finished; its owner file must lie there."""
+    owner = file_sha256(shard_dir / ROLLOUT_SHARD_OWNER_FILENAME)
+    success = ShardSuccess(shard_id=shard_id, owner_sha256=owner, created_at_utc=now_utc())
+    publish_json(shard_dir / ROLLOUT_SHARD_SUCCESS_FILENAME, success.model_dump(mode="json"))
+
+
+def write_failure(layout: CampaignLayout, entry: RolloutShardEntry, error: BaseException) -> Path:
+    """Leave a note beside the shards that says what went wrong."""
+    path = layout.shards / f"_FAILED.{entry.shard_id}.{time_name()}.json"
+    note = {
+        "shard_id": entry.shard_id,
+        "entry_sha256": entry.sha256,
+        "error": type(error).__name__,
+        "message": str(error),
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "created_at_utc": now_utc(),
+    }
+    publish_json(path, note)
+    return path
+
+
+def last_failure(layout: CampaignLayout, entry: RolloutShardEntry) -> str | None:
+    """What the newest failure note of this very entry says."""
+    for path in reversed(layout.failures(entry.shard_id)):
+        try:
+            note = json.loads(path.read_bytes())
+            if note["entry_sha256"] == entry.sha256:
+                return f"{note['error']}: {note['message']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def read_owner(shard_dir: Path) -> ShardOwner:
+    """The owner of a finished shard, as its success file seals it; anything else is ``StoreDamaged``."""
+    where = shard_dir.name
+    success = _read(shard_dir / ROLLOUT_SHARD_SUCCESS_FILENAME, ShardSuccess, where)
+    owner = _read(shard_dir / ROLLOUT_SHARD_OWNER_FILENAME, ShardOwner, where)
+    if file_sha256(shard_dir / ROLLOUT_SHARD_OWNER_FILENAME) != success.owner_sha256:
+        raise StoreDamaged(where, f"{ROLLOUT_SHARD_OWNER_FILENAME} is not the one that succeeded")
+    if not owner.shard_id == success.shard_id == where:
+        raise StoreDamaged(where, f"its markers are those of {owner.shard_id} and {success.shard_id}")
+    return owner
+
+
+def damage(shard_dir: Path, owner: ShardOwner, *, deep: bool) -> Iterator[str]:
+    """What is wrong with a finished shard's store; ``deep`` reads every byte, otherwise only the manifest is read."""
+    store_dir = shard_dir / STORE_NAME
+    extra = sorted(
+        path.name
+        for path in shard_dir.iterdir()
+        if path.name not in (STORE_NAME, ROLLOUT_SHARD_OWNER_FILENAME, ROLLOUT_SHARD_SUCCESS_FILENAME)
+    )
+    if extra:
+        yield f"{', '.join(extra)} does not belong there"
+    if owner.store is None:
+        if store_dir.exists():
+            yield f"{STORE_NAME} is there, but the owner says that no row gave records"
+        return
+    if not store_dir.is_dir():
+        yield f"{STORE_NAME} is missing"
+        return
+    try:
+        found = file_sha256(store_dir / ROLLOUT_MANIFEST_FILENAME)
+    except OSError:
+        yield f"{ROLLOUT_MANIFEST_FILENAME} is missing"
+        return
+    if found != owner.store.manifest_sha256:
+        yield f"{ROLLOUT_MANIFEST_FILENAME} was altered"
+    if deep and seal_tree(store_dir).sha256 != owner.store.files_sha256:
+        yield f"files of {STORE_NAME} were altered, added or removed since it was built"
+
+
+def staleness(owner: ShardOwner, entry: RolloutShardEntry, store: VinOfflineStore | None) -> Iterator[str]:
+    """Why a whole shard is not what the plan and the present source ask for."""
+    if owner.entry_sha256 != entry.sha256:
+        had, wanted = owner.writer_config_hash, entry.writer_config_hash
+        if had != wanted:
+            yield f"built with writer config {had[:12]}, planned is {wanted[:12]}"
+        else:
+            yield "built for another plan entry"
+        return
+    if store is None:
+        return
+    for scene, version in mesh_versions(entry, store).items():
+        if owner.mesh_versions.get(scene) != version:
+            yield f"the mesh of scene {scene} has changed"
+    for name, folder in source_folders(entry, store).items():
+        seal = owner.source_shards.get(name)
+        if seal is None or (seal.stamp != stamp_tree(folder) and seal.sha256 != seal_tree(folder).sha256):
+            yield f"the files of source {name} have changed"
+
+
+def _read(path: Path, model: type[Model], where: str) -> Model:
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise StoreDamaged(where, f"{path.name} is missing") from None
+    except (OSError, ValidationError):
+        raise StoreDamaged(where, f"{path.name} cannot be understood") from None

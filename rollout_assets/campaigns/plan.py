@@ -1,0 +1,277 @@
+"""The plan of a campaign: which source rows each shard owns, one JSON line per shard.
+
+A plan only grows. Planning again after new snippets appends shards for rows that no shard owns yet; lines that are
+there stay as they are, byte for byte, also a last shard that is shorter than the others. Each line carries the config
+and source hashes as they were when it was planned; a shard's lineage is taken from there, so that new snippets do not
+change the rows of old shards. A changed config replaces the plan by one with the same rows and new hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rollout_assets.campaigns.layout import (
+    ROLLOUT_SHARD_OWNER_FILENAME,
+    ROLLOUT_SHARD_SUCCESS_FILENAME,
+    CampaignLayout,
+)
+from rollout_assets.config import CampaignConfig, canonical_json
+from rollout_assets.errors import CampaignError, ShardDrift
+from rollout_assets.files import file_lock, publish_bytes, time_name
+from rollout_assets.sources.layout import FORMAT_VERSION, IndexRow
+from rollout_assets.sources.vin_store import VinOfflineStore
+
+__all__ = [
+    "ROLLOUT_SHARD_MANIFEST_VERSION",
+    "ROLLOUT_SHARD_OWNER_FILENAME",
+    "ROLLOUT_SHARD_SUCCESS_FILENAME",
+    "RolloutShardEntry",
+    "RolloutShardRow",
+    "ShardPlan",
+    "entry_of",
+    "plan_rollout_shards",
+    "read_rollout_shard_manifest",
+    "write_rollout_shard_manifest_from_config",
+]
+
+ROLLOUT_SHARD_MANIFEST_VERSION: Literal["rollout-shard-manifest-v2"] = "rollout-shard-manifest-v2"
+"""Version label for rollout generation JSONL shard manifests."""
+
+PLAN_PATIENCE_S = 30.0
+"""How long planning waits for another planner, which takes moments."""
+
+Natural = Annotated[int, Field(ge=0, strict=True)]
+
+_SHOWN = 3
+
+
+class RolloutShardRow(BaseModel):
+    """One VIN offline source row owned by a rollout shard."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    order: Natural
+    sample_index: Natural
+    sample_key: str
+    scene_id: str
+    snippet_id: str
+    split: Literal["train", "val"]
+    source_shard_id: str
+    source_shard_row: Natural
+
+    @classmethod
+    def of(cls, order: int, row: IndexRow) -> RolloutShardRow:
+        """The row of a source index, at its place in a shard."""
+        return cls(
+            order=order,
+            sample_index=row.sample_index,
+            sample_key=row.sample_key,
+            scene_id=row.scene_id,
+            snippet_id=row.snippet_id,
+            split=row.split,
+            source_shard_id=row.shard_id,
+            source_shard_row=row.row,
+        )
+
+    def is_row(self, row: IndexRow) -> bool:
+        """Whether a source row is still the one that was planned."""
+        return self == RolloutShardRow.of(self.order, row)
+
+
+class RolloutShardEntry(BaseModel):
+    """One deterministic rollout generation shard entry."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    manifest_version: Literal["rollout-shard-manifest-v2"] = ROLLOUT_SHARD_MANIFEST_VERSION
+    shard_id: Annotated[str, Field(pattern=r"^shard-\d{6,}$")]
+    split: Literal["train", "val"]
+    rows: tuple[RolloutShardRow, ...] = Field(min_length=1)
+    writer_config_hash: str
+    source_manifest_hash: str
+    source_cache_version: str
+    split_manifest_hash: str
+    source_store_dir: str
+
+    def to_json(self) -> bytes:
+        """One line of the plan, newline included."""
+        return canonical_json(self.model_dump(mode="json")) + b"\n"
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the line: what a finished shard was built for."""
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+    def source_rows(self, store: VinOfflineStore) -> tuple[IndexRow, ...]:
+        """The rows in the source; any that is not the planned one is ``ShardDrift``."""
+        refuse_source_drift((self,), store)
+        return tuple(store.row(row.sample_index) for row in self.rows)
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """A plan as it stands after planning: all entries, how many are new, and what it replaced, if anything."""
+
+    path: Path
+    entries: tuple[RolloutShardEntry, ...]
+    new: int
+    replaced: Path | None
+
+    @property
+    def num_rows(self) -> int:
+        """Source rows that some shard owns."""
+        return sum(len(entry.rows) for entry in self.entries)
+
+
+def plan_rollout_shards(
+    config: CampaignConfig, existing: Sequence[RolloutShardEntry] = (), *, store: VinOfflineStore | None = None
+) -> tuple[RolloutShardEntry, ...]:
+    """Plan deterministic source-row rollout shard entries from a writer config.
+
+    Returns ``existing`` as they are, followed by shards for rows that none of them owns: per split in index order,
+    ``rows_per_shard`` each.
+    """
+    store = store or open_source(config)
+    refuse_source_drift(existing, store)
+    planned = {row.sample_index for entry in existing for row in entry.rows}
+    entries = list(existing)
+    for split in dict.fromkeys(config.source.splits):
+        rows = [row for row in store.rows(split) if row.sample_index not in planned]
+        split_hash = store.split_manifest_hash(split)
+        for start in range(0, len(rows), config.shards.rows_per_shard):
+            part = rows[start : start + config.shards.rows_per_shard]
+            entries.append(
+                RolloutShardEntry(
+                    shard_id=f"shard-{len(entries):06d}",
+                    split=split,
+                    rows=tuple(RolloutShardRow.of(order, row) for order, row in enumerate(part)),
+                    writer_config_hash=config.writer_config_hash,
+                    source_manifest_hash=store.source_manifest_hash,
+                    source_cache_version=str(FORMAT_VERSION),
+                    split_manifest_hash=split_hash,
+                    source_store_dir=str(store.root),
+                )
+            )
+    return tuple(entries)
+
+
+def write_rollout_shard_manifest_from_config(
+    config: CampaignConfig, *, store: VinOfflineStore | None = None, anew: bool = False
+) -> ShardPlan:
+    """Plan and write a rollout shard JSONL manifest.
+
+    A plan of the same config grows; one of another config is replaced by the same rows under the new hashes; with
+    ``anew`` nothing of the old plan is kept but a copy. Nothing is written when nothing changed.
+    """
+    layout = CampaignLayout(config.shards.output_dir)
+    store = store or open_source(config)
+    with file_lock(layout.lock("plan"), str(layout.plan), patience_s=PLAN_PATIENCE_S):
+        before = layout.plan.read_bytes() if layout.plan.exists() else b""
+        existing = () if anew else _of_config(_parse(layout.plan, before), config, store)
+        entries = plan_rollout_shards(config, existing, store=store)
+        if not entries:
+            raise CampaignError(f"{store.root}: no rows in split {', '.join(config.source.splits)}; nothing to plan")
+        after = b"".join(entry.to_json() for entry in entries)
+        replaced = None
+        if not after.startswith(before):
+            layout.replaced_plans.mkdir(parents=True, exist_ok=True)
+            replaced = layout.replaced_plans / f"plan.{time_name()}.jsonl"
+            publish_bytes(replaced, before)
+        if after != before:
+            publish_bytes(layout.plan, after)
+    new = len(entries) if replaced is not None else len(after[len(before) :].splitlines())
+    return ShardPlan(layout.plan, entries, new, replaced)
+
+
+def read_rollout_shard_manifest(config: CampaignConfig) -> tuple[RolloutShardEntry, ...]:
+    """The entries of a campaign's plan; a missing or broken plan is a ``CampaignError``."""
+    path = CampaignLayout(config.shards.output_dir).plan
+    try:
+        return _parse(path, path.read_bytes())
+    except FileNotFoundError:
+        raise CampaignError(f"{path}: no plan yet; 'rollout-assets campaign plan' makes one") from None
+
+
+def entry_of(config: CampaignConfig, shard_id: str) -> RolloutShardEntry:
+    """One entry of a campaign's plan by shard id."""
+    entries = read_rollout_shard_manifest(config)
+    for entry in entries:
+        if entry.shard_id == shard_id:
+            return entry
+    raise CampaignError(f"no {shard_id} in the plan; it has {entries[0].shard_id} to {entries[-1].shard_id}")
+
+
+def open_source(config: CampaignConfig) -> VinOfflineStore:
+    """The campaign's source store."""
+    return VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs)
+
+
+def refuse_config_drift(entry: RolloutShardEntry, config: CampaignConfig) -> None:
+    """Raise ``ShardDrift`` if an entry was planned for another writer config."""
+    if entry.writer_config_hash != config.writer_config_hash:
+        raise ShardDrift(
+            f"{entry.shard_id}: planned for writer config {entry.writer_config_hash[:12]}, the campaign now has "
+            f"{config.writer_config_hash[:12]}; 'rollout-assets campaign plan' plans the same rows for it"
+        )
+
+
+def refuse_source_drift(entries: Iterable[RolloutShardEntry], store: VinOfflineStore) -> None:
+    """Raise ``ShardDrift`` if a planned row is no longer the one in the source; new rows are no drift."""
+    changed = list(_changed_rows(entries, store))
+    if changed:
+        listed = "; ".join(changed[:_SHOWN]) + (f"; and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else "")
+        raise ShardDrift(
+            f"{store.root}: {len(changed)} planned row(s) are not in the source as planned: {listed}; "
+            f"'rollout-assets campaign plan --anew' starts a new plan"
+        )
+
+
+def _changed_rows(entries: Iterable[RolloutShardEntry], store: VinOfflineStore) -> Iterator[str]:
+    rows = store.rows()
+    for entry in entries:
+        for row in entry.rows:
+            found = rows[row.sample_index] if row.sample_index < len(rows) else None
+            if found is None:
+                yield f"{entry.shard_id}: sample {row.sample_index} {row.sample_key!r} is gone"
+            elif not row.is_row(found):
+                yield f"{entry.shard_id}: sample {row.sample_index} was {row.sample_key!r}, is {found.sample_key!r}"
+
+
+def _of_config(
+    entries: tuple[RolloutShardEntry, ...], config: CampaignConfig, store: VinOfflineStore
+) -> tuple[RolloutShardEntry, ...]:
+    """The same shards under this config's hash; unchanged if they already are."""
+    if all(entry.writer_config_hash == config.writer_config_hash for entry in entries):
+        return entries
+    split_hashes = {entry.split: store.split_manifest_hash(entry.split) for entry in entries}
+    return tuple(
+        entry.model_copy(
+            update={
+                "writer_config_hash": config.writer_config_hash,
+                "source_manifest_hash": store.source_manifest_hash,
+                "split_manifest_hash": split_hashes[entry.split],
+                "source_store_dir": str(store.root),
+            }
+        )
+        for entry in entries
+    )
+
+
+def _parse(path: Path, data: bytes) -> tuple[RolloutShardEntry, ...]:
+    entries = []
+    for number, line in enumerate(data.splitlines(), start=1):
+        try:
+            entries.append(RolloutShardEntry.model_validate_json(line))
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            where = ".".join(map(str, problem["loc"]))
+            raise CampaignError(f"{path}:{number}: not a shard entry: {where}: {problem['msg']}") from None
+    if [entry.shard_id for entry in entries] != [f"shard-{number:06d}" for number in range(len(entries))]:
+        raise CampaignError(f"{path}: shard ids must count from shard-000000 on; restore the plan from plans/")
+    return tuple(entries)

@@ -1,0 +1,247 @@
+"""Building one shard, so that it is either whole and named finished, or not there.
+
+The order is the promise: build in a staging directory, validate, write the owner, flush to disk, rename into place,
+write the success marker. A process killed between any two of these leaves nothing that counts as finished, and the next
+run sets its leftovers aside and builds again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Literal
+
+from rollout_assets.campaigns.layout import (
+    ROLLOUT_SHARD_OWNER_FILENAME,
+    STORE_NAME,
+    CampaignLayout,
+    SetAside,
+)
+from rollout_assets.campaigns.markers import (
+    OwnedRow,
+    ShardOwner,
+    SourceState,
+    damage,
+    observe_source,
+    read_owner,
+    seal_store,
+    source_has_changed,
+    staleness,
+    write_failure,
+    write_success,
+)
+from rollout_assets.campaigns.plan import RolloutShardEntry, entry_of, open_source, refuse_config_drift
+from rollout_assets.config import CampaignConfig
+from rollout_assets.errors import ShardFailed, StoreDamaged
+from rollout_assets.files import file_lock, now_utc, publish_json, remove_path, sync_folder, sync_tree
+from rollout_assets.progress import SILENT, ProgressSink
+from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
+from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
+from rollout_assets.sources.vin_store import VinOfflineStore
+
+if TYPE_CHECKING:
+    from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter, WrittenShard
+
+
+@dataclass(frozen=True, eq=False)
+class RolloutShardRunResult:
+    """Result of one strict rollout shard build or resume check.
+
+    ``store_dir`` is None for a shard whose rows were all skipped. ``set_aside`` names what had to move out of the way.
+    """
+
+    shard_id: str
+    outcome: Literal["built", "already_finished"]
+    shard_dir: Path
+    store_dir: Path | None
+    owner: ShardOwner
+    set_aside: tuple[SetAside, ...]
+    seconds: float
+
+
+def run_rollout_shard(
+    config: CampaignConfig,
+    entry: RolloutShardEntry | str,
+    *,
+    source: VinOfflineStore | None = None,
+    writer: Callable[[], RolloutDatasetWriter] | None = None,
+    invocation: RolloutStoreInvocation | None = None,
+    on_step: OnStep = ignore_step,
+    progress: ProgressSink = SILENT,
+) -> RolloutShardRunResult:
+    """Build one rollout shard with strict temp-to-final promotion semantics.
+
+    Drift of config or source rows is ``ShardDrift`` before any work; a shard that another process builds is
+    ``ShardBusy``; a finished and current shard, every byte of it checked, is left as it is. Whatever else lies at its
+    place is set aside. A build that fails leaves a note beside the shards and nothing else. ``writer`` is asked for
+    only when there is something to build. ``on_step`` is called at named points, for tests that kill a build there.
+    """
+    began = perf_counter()
+    entry = entry_of(config, entry) if isinstance(entry, str) else entry
+    refuse_config_drift(entry, config)
+    source = source or open_source(config)
+    entry.source_rows(source)
+    layout = CampaignLayout(config.shards.output_dir)
+    try:
+        with file_lock(layout.lock(entry.shard_id), entry.shard_id):
+            final = layout.shard(entry.shard_id)
+            problems = shard_problems(final, entry, source, deep=True)
+            if not problems:
+                layout.clear_attempts(entry.shard_id)
+                return _result(final, "already_finished", (), began)
+            moved = [layout.move_aside(final, "; ".join(problems))] if final.exists() else []
+            moved += layout.clear_attempts(entry.shard_id)
+            job = _Build(config, entry, source, writer, invocation, layout, on_step, progress, began)
+            job.run()
+            return _result(final, "built", tuple(moved), began)
+    except OSError as error:
+        raise ShardFailed(f"{entry.shard_id}: {_what_to_do(error, layout.root)}") from error
+
+
+def shard_problems(
+    shard_dir: Path, entry: RolloutShardEntry, source: VinOfflineStore | None, *, deep: bool
+) -> Sequence[str]:
+    """Why what lies at a shard's place is not the finished, current shard; empty if it is.
+
+    ``deep`` reads every byte of its store; a ``source`` is compared with the one the shard was built from.
+    """
+    if not shard_dir.exists():
+        return ["not built yet"]
+    try:
+        owner = read_owner(shard_dir)
+        return [*damage(shard_dir, owner, deep=deep), *staleness(owner, entry, source)]
+    except StoreDamaged as error:
+        return [error.problem]
+    except OSError as error:
+        return [f"cannot be read: {error.strerror}"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Build:
+    """One attempt at one shard; the shard's lock is held."""
+
+    config: CampaignConfig
+    entry: RolloutShardEntry
+    source: VinOfflineStore
+    writer: Callable[[], RolloutDatasetWriter] | None
+    invocation: RolloutStoreInvocation | None
+    layout: CampaignLayout
+    on_step: OnStep
+    progress: ProgressSink
+    began: float
+
+    def run(self) -> None:
+        self.layout.shards.mkdir(parents=True, exist_ok=True)
+        self.layout.staging.mkdir(parents=True, exist_ok=True)
+        staged = self.layout.new_attempt(self.entry.shard_id)
+        try:
+            self.on_step("temp/before")
+            staged.mkdir()
+            self.on_step("temp/after")
+            self._fill(staged)
+            self._publish(staged)
+        except Exception as error:
+            self._forget(staged)
+            self._note(error)
+            raise
+        except BaseException:
+            self._forget(staged)
+            raise
+
+    def _fill(self, staged: Path) -> None:
+        before = observe_source(self.entry, self.source)
+        written = self._writer().write(
+            self.entry,
+            staged / STORE_NAME,
+            context=RolloutStoreManifestContext.here(
+                self.config.model_dump(mode="json"), self.invocation, shard=self.entry.model_dump(mode="json")
+            ),
+            on_step=self.on_step,
+            progress=self.progress,
+        )
+        if source_has_changed(before, self.entry, self.source):
+            raise ShardFailed(f"{self.entry.shard_id}: the source changed while it was read; run it again")
+        self.on_step("owner/before")
+        owner = self._owner(staged, written, before)
+        publish_json(staged / ROLLOUT_SHARD_OWNER_FILENAME, owner.model_dump(mode="json"))
+        self.on_step("owner/after")
+
+    def _publish(self, staged: Path) -> None:
+        final = self.layout.shard(self.entry.shard_id)
+        self.on_step("fsync/before")
+        sync_tree(staged)
+        self.on_step("fsync/after")
+        self.on_step("rename/before")
+        staged.rename(final)
+        sync_folder(self.layout.shards)
+        self.on_step("rename/after")
+        self.on_step("success/before")
+        write_success(final, self.entry.shard_id)
+        self.on_step("success/after")
+
+    def _writer(self) -> RolloutDatasetWriter:
+        if self.writer is not None:
+            return self.writer()
+        from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
+
+        return RolloutDatasetWriter(self.config, self.source)
+
+    def _owner(self, staged: Path, written: WrittenShard, source: SourceState) -> ShardOwner:
+        return ShardOwner(
+            shard_id=self.entry.shard_id,
+            split=self.entry.split,
+            entry_sha256=self.entry.sha256,
+            writer_config_hash=self.entry.writer_config_hash,
+            attempt=staged.name,
+            host=socket.gethostname(),
+            process=os.getpid(),
+            created_at_utc=now_utc(),
+            seconds=perf_counter() - self.began,
+            rows=tuple(OwnedRow(**asdict(row)) for row in written.rows),
+            stats=written.stats.to_jsonable(),
+            mesh_versions=dict(source.mesh_versions),
+            source_shards=dict(source.source_shards),
+            store=None if written.store is None else seal_store(staged / STORE_NAME),
+        )
+
+    def _forget(self, staged: Path) -> None:
+        """Remove this attempt; what cannot be removed is set aside by the next one."""
+        for path in (staged, self.layout.shard(self.entry.shard_id)):
+            try:
+                remove_path(path)
+            except OSError:
+                continue
+
+    def _note(self, error: Exception) -> None:
+        try:
+            write_failure(self.layout, self.entry, error)
+        except OSError:
+            return  # a full or read-only disk takes no note either; the error itself is raised
+
+
+def _result(
+    final: Path, outcome: Literal["built", "already_finished"], moved: tuple[SetAside, ...], began: float
+) -> RolloutShardRunResult:
+    owner = read_owner(final)
+    store_dir = None if owner.store is None else final / STORE_NAME
+    return RolloutShardRunResult(owner.shard_id, outcome, final, store_dir, owner, moved, perf_counter() - began)
+
+
+_REMEDIES: dict[int, str] = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some of your quota",
+    errno.EROFS: "make it writable",
+    errno.EACCES: "make it writable",
+    errno.EPERM: "make it writable",
+}
+
+
+def _what_to_do(error: OSError, root: Path) -> str:
+    remedy = _REMEDIES.get(error.errno or 0, "see to it")
+    where = error.filename or root
+    return f"{where}: {error.strerror or error}; {remedy}, then run it again: nothing partial was left as finished"

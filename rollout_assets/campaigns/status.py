@@ -1,0 +1,175 @@
+"""How a campaign stands: every planned shard with its state and the reason for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.markers import ShardOwner, last_failure, read_owner
+from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest
+from rollout_assets.campaigns.shard import shard_problems
+from rollout_assets.campaigns.versions import current_version
+from rollout_assets.config import CampaignConfig
+from rollout_assets.errors import CampaignError, StoreDamaged
+from rollout_assets.files import is_locked
+from rollout_assets.sources.vin_store import VinOfflineStore
+
+ShardState = Literal["succeeded", "running", "failed", "incomplete", "missing"]
+"""``incomplete``: something lies at the shard's place, or was being built, that is not the finished, current shard."""
+
+SHARD_STATES: tuple[ShardState, ...] = get_args(ShardState)
+
+
+@dataclass(frozen=True, eq=False)
+class RolloutShardStatus:
+    """Status for one planned rollout shard in a generation campaign."""
+
+    shard_id: str
+    split: str
+    rows: int
+    state: ShardState
+    reason: str
+    hint: str
+    records: int | None
+    rows_skipped: int | None
+    store_bytes: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class RolloutShardCampaignStatus:
+    """Status summary for all shards planned by one rollout manifest.
+
+    ``unplanned_rows`` are keys of source rows that no shard owns yet; ``behind`` says what the promoted store lacks.
+    """
+
+    campaign: str
+    output_dir: str
+    shards: tuple[RolloutShardStatus, ...]
+    unplanned_rows: tuple[str, ...] = ()
+    behind: str = ""
+
+    def counts(self) -> dict[ShardState, int]:
+        """Shards by state, all states named."""
+        found = Counter(shard.state for shard in self.shards)
+        return {state: found[state] for state in SHARD_STATES}
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned shard is finished and current."""
+        return all(shard.state == "succeeded" for shard in self.shards)
+
+    def of(self, state: ShardState) -> tuple[RolloutShardStatus, ...]:
+        """The shards in one state."""
+        return tuple(shard for shard in self.shards if shard.state == state)
+
+
+def summarize_rollout_shard_campaign(
+    config: CampaignConfig,
+    entries: Sequence[RolloutShardEntry] | None = None,
+    *,
+    source: VinOfflineStore | None = None,
+    deep: bool = False,
+) -> RolloutShardCampaignStatus:
+    """Summarize completion state for a rollout shard campaign.
+
+    Markers and manifests are always held against the plan and the config; with a ``source`` also against the present
+    source; with ``deep`` every byte of every finished shard is read.
+    """
+    entries = read_rollout_shard_manifest(config) if entries is None else entries
+    layout = CampaignLayout(config.shards.output_dir)
+    shards = tuple(shard_status(config, layout, entry, source=source, deep=deep) for entry in entries)
+    new = () if source is None else unplanned_rows(config, entries, source)
+    return RolloutShardCampaignStatus(config.name, str(layout.root), shards, new, promoted_behind(config, entries))
+
+
+def unplanned_rows(
+    config: CampaignConfig, entries: Sequence[RolloutShardEntry], source: VinOfflineStore
+) -> tuple[str, ...]:
+    """Keys of the source rows that a plan should own and does not: snippets that were added since."""
+    owned = {row.sample_index for entry in entries for row in entry.rows}
+    rows = [row for split in dict.fromkeys(config.source.splits) for row in source.rows(split)]
+    return tuple(row.sample_key for row in rows if row.sample_index not in owned)
+
+
+def promoted_behind(config: CampaignConfig, entries: Sequence[RolloutShardEntry]) -> str:
+    """What the promoted store lacks of the plan, in words; empty when it has every shard as planned now."""
+    try:
+        version = current_version(config)
+    except CampaignError:
+        return "nothing is promoted yet"
+    promoted = {shard.shard_id: shard.entry_sha256 for shards in version.record.splits.values() for shard in shards}
+    lacking = [entry.shard_id for entry in entries if promoted.get(entry.shard_id) != entry.sha256]
+    return f"{version.name} lacks {len(lacking)} shard(s) as planned now, from {lacking[0]} on" if lacking else ""
+
+
+def shard_status(
+    config: CampaignConfig,
+    layout: CampaignLayout,
+    entry: RolloutShardEntry,
+    *,
+    source: VinOfflineStore | None = None,
+    deep: bool = False,
+) -> RolloutShardStatus:
+    """The status of one shard."""
+    state, reason = _state(config, layout, entry, source, deep)
+    owner = _owner(layout, entry) if state == "succeeded" else None
+    return RolloutShardStatus(
+        shard_id=entry.shard_id,
+        split=entry.split,
+        rows=len(entry.rows),
+        state=state,
+        reason=reason or (_skips(owner) if owner is not None else ""),
+        hint=_HINTS[state].format(shard=entry.shard_id),
+        records=None if owner is None else owner.records,
+        rows_skipped=None if owner is None else sum(row.skipped is not None for row in owner.rows),
+        store_bytes=None if owner is None else (owner.store.bytes if owner.store is not None else 0),
+        seconds=None if owner is None else owner.seconds,
+    )
+
+
+_HINTS: dict[ShardState, str] = {
+    "succeeded": "",
+    "running": "wait",
+    "failed": "see to the reason, then campaign run --shard {shard}",
+    "incomplete": "campaign run --shard {shard}",
+    "missing": "campaign run",
+}
+
+
+def _state(
+    config: CampaignConfig,
+    layout: CampaignLayout,
+    entry: RolloutShardEntry,
+    source: VinOfflineStore | None,
+    deep: bool,
+) -> tuple[ShardState, str]:
+    if is_locked(layout.lock(entry.shard_id)):
+        return "running", "a live process holds it"
+    final = layout.shard(entry.shard_id)
+    if final.exists():
+        problems = list(shard_problems(final, entry, source, deep=deep))
+        if entry.writer_config_hash != config.writer_config_hash:
+            problems.insert(0, f"planned for writer config {entry.writer_config_hash[:12]}, the campaign's has changed")
+        return ("incomplete", "; ".join(problems)) if problems else ("succeeded", "")
+    failure = last_failure(layout, entry)
+    if failure is not None:
+        return "failed", failure
+    if layout.attempts(entry.shard_id):
+        return "incomplete", "an attempt died before it was finished"
+    return "missing", "not built yet"
+
+
+def _owner(layout: CampaignLayout, entry: RolloutShardEntry) -> ShardOwner | None:
+    try:
+        return read_owner(layout.shard(entry.shard_id))
+    except (StoreDamaged, OSError):
+        return None
+
+
+def _skips(owner: ShardOwner) -> str:
+    skipped = Counter(row.skipped for row in owner.rows if row.skipped is not None)
+    return ", ".join(f"{count} row(s) skipped: {reason}" for reason, count in sorted(skipped.items()))

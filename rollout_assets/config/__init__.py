@@ -1,0 +1,62 @@
+"""Campaign configuration: one frozen pydantic tree, read from TOML, hashed canonically."""
+
+from rollout_assets.config.campaign import CampaignConfig
+from rollout_assets.config.hashing import canonical_hash, canonical_json
+from rollout_assets.config.reading import DEMO_CAMPAIGN, data_home, load_campaign, shipped_campaigns
+from rollout_assets.config.section import ConfigSection, Count, Finite, Fraction, NonNegative, Positive, Slug, unhashed
+from rollout_assets.config.sections import (
+    DEFAULT_MIXTURE,
+    DEFAULT_RECIPES,
+    Branching,
+    CandidateConfig,
+    CandidateRules,
+    MixtureComponent,
+    OracleConfig,
+    Orientation,
+    PositionMode,
+    RolloutRecipeConfig,
+    SelectedDepthRetentionConfig,
+    SelectionPolicy,
+    ShardConfig,
+    SourceConfig,
+    Split,
+    StochasticBranching,
+    StoreConfig,
+    TargetConfig,
+)
+
+__all__ = [
+    "DEFAULT_MIXTURE",
+    "DEFAULT_RECIPES",
+    "DEMO_CAMPAIGN",
+    "Branching",
+    "CampaignConfig",
+    "CandidateConfig",
+    "CandidateRules",
+    "ConfigSection",
+    "Count",
+    "Finite",
+    "Fraction",
+    "MixtureComponent",
+    "NonNegative",
+    "OracleConfig",
+    "Orientation",
+    "PositionMode",
+    "Positive",
+    "RolloutRecipeConfig",
+    "SelectedDepthRetentionConfig",
+    "SelectionPolicy",
+    "ShardConfig",
+    "Slug",
+    "SourceConfig",
+    "Split",
+    "StochasticBranching",
+    "StoreConfig",
+    "TargetConfig",
+    "canonical_hash",
+    "canonical_json",
+    "data_home",
+    "load_campaign",
+    "shipped_campaigns",
+    "unhashed",
+]

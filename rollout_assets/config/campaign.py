@@ -1,0 +1,89 @@
+"""One campaign: every section that decides what is written, and the four digests of them.
+
+A hash is SHA-256 over canonical JSON (sorted keys, no whitespace, every default written out). Fields that cannot change
+a stored byte, such as paths, devices and batch sizes, are marked ``unhashed`` and left out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from rollout_assets.config.hashing import canonical_hash
+from rollout_assets.config.section import ConfigSection, Slug
+from rollout_assets.config.sections import (
+    DEFAULT_RECIPES,
+    CandidateConfig,
+    OracleConfig,
+    RolloutRecipeConfig,
+    SelectedDepthRetentionConfig,
+    ShardConfig,
+    SourceConfig,
+    StoreConfig,
+    TargetConfig,
+)
+
+
+class CampaignConfig(ConfigSection):
+    """Everything that decides what a campaign writes."""
+
+    name: Slug
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    source: SourceConfig = SourceConfig()
+    targets: TargetConfig = TargetConfig()
+    candidates: CandidateConfig = CandidateConfig()
+    oracle: OracleConfig = OracleConfig()
+    recipes: tuple[RolloutRecipeConfig, ...] = DEFAULT_RECIPES
+    selected_depth: SelectedDepthRetentionConfig = SelectedDepthRetentionConfig()
+    store: StoreConfig = StoreConfig()
+    shards: ShardConfig = ShardConfig()
+
+    @field_validator("recipes")
+    @classmethod
+    def _unique_names(cls, recipes: tuple[RolloutRecipeConfig, ...]) -> tuple[RolloutRecipeConfig, ...]:
+        if not recipes:
+            raise ValueError("a campaign needs at least one recipe, got none")
+        names = [recipe.name for recipe in recipes]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"recipe names must be unique, got {', '.join(twice)} more than once")
+        return recipes
+
+    @property
+    def candidate_config_hash(self) -> str:
+        """Digest of what decides which views are offered and which of them may be taken."""
+        return canonical_hash({"candidates": self.candidates.hashable()})
+
+    @property
+    def oracle_config_hash(self) -> str:
+        """Digest of what decides a label."""
+        return canonical_hash({"oracle": self.oracle.hashable()})
+
+    @property
+    def rollout_config_hash(self) -> str:
+        """Digest of what decides targets, selections and chains."""
+        recipes = [recipe.hashable() for recipe in self.recipes]
+        return canonical_hash({"seed": self.seed, "targets": self.targets.hashable(), "recipes": recipes})
+
+    @property
+    def writer_config_hash(self) -> str:
+        """Digest of everything that decides a shard's bytes, given its source rows."""
+        return canonical_hash(
+            {
+                "candidate": self.candidate_config_hash,
+                "oracle": self.oracle_config_hash,
+                "rollout": self.rollout_config_hash,
+                "selected_depth": self.selected_depth.hashable(),
+                "store": self.store.hashable(),
+            }
+        )
+
+    def hashes(self) -> dict[str, str]:
+        """All four digests by name."""
+        return {
+            "candidate": self.candidate_config_hash,
+            "oracle": self.oracle_config_hash,
+            "rollout": self.rollout_config_hash,
+            "writer": self.writer_config_hash,
+        }

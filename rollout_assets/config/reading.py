@@ -1,0 +1,80 @@
+"""Campaigns from TOML: found by name or path, every problem named at once, relative paths resolved."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from rollout_assets.config.campaign import CampaignConfig
+from rollout_assets.config.problems import config_problems
+from rollout_assets.errors import ConfigError
+
+DEMO_CAMPAIGN = "demo"
+"""Name of the campaign that ships with the package and is used when none is given."""
+
+
+def load_campaign(name_or_path: str | Path) -> CampaignConfig:
+    """A campaign by the name of a shipped one (``demo``) or by the path of a TOML file.
+
+    Relative paths in a file mean relative to that file; those of a shipped campaign lie under ``data_home()``.
+    """
+    text, where, base = _read(name_or_path)
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where}: not valid TOML: {error}") from None
+    try:
+        return _with_paths(CampaignConfig.model_validate(raw), base)
+    except ValidationError as error:
+        problems = config_problems(error, CampaignConfig)
+        raise ConfigError("\n  - ".join([f"{where}: {len(problems)} problem(s)", *problems])) from None
+
+
+def shipped_campaigns() -> tuple[str, ...]:
+    """Names of the campaigns inside the package."""
+    folder = _shipped()
+    return tuple(sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".toml")))
+
+
+def data_home() -> Path:
+    """Where runtime data goes: ``$DAGSTER_HOME``, or ``dagster_home`` of the checkout, or of the working directory."""
+    if home := os.environ.get("DAGSTER_HOME"):
+        return Path(home).resolve()
+    checkout = Path(__file__).resolve().parents[2]
+    base = checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()
+    return base / "dagster_home"
+
+
+def _shipped() -> Traversable:
+    return resources.files("rollout_assets") / "campaigns" / "shipped"
+
+
+def _read(name_or_path: str | Path) -> tuple[str, str, Path]:
+    """Text, a name for messages, and the folder that relative paths start from."""
+    if str(name_or_path) in shipped_campaigns():
+        text = (_shipped() / f"{name_or_path}.toml").read_text("utf-8")
+        return text, f"campaign {name_or_path}", data_home() / str(name_or_path)
+    path = Path(name_or_path)
+    try:
+        return path.read_text("utf-8"), str(path), path.resolve().parent
+    except FileNotFoundError:
+        shipped = ", ".join(shipped_campaigns())
+        raise ConfigError(f"{path}: no such campaign file, and no shipped campaign of that name ({shipped})") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+
+def _with_paths(config: CampaignConfig, base: Path) -> CampaignConfig:
+    source = config.source.model_copy(
+        update={
+            "store_dir": base / config.source.store_dir.expanduser(),
+            "mesh_dirs": tuple(base / folder.expanduser() for folder in config.source.mesh_dirs),
+        }
+    )
+    shards = config.shards.model_copy(update={"output_dir": base / config.shards.output_dir.expanduser()})
+    return config.model_copy(update={"source": source, "shards": shards})

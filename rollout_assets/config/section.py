@@ -1,0 +1,42 @@
+"""What every configuration model is: frozen, without unknown keys, and hashable by the fields that decide bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=64)]
+
+
+def unhashed(default: Any, **kwargs: Any) -> Any:
+    """A field that cannot change a stored byte and therefore stays out of every hash."""
+    return Field(default, json_schema_extra={"unhashed": True}, **kwargs)
+
+
+class ConfigSection(BaseModel):
+    """Base of all configuration models."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    def hashable(self) -> dict[str, Any]:
+        """Plain JSON values of every field that decides stored bytes."""
+        return {
+            name: _hashable(getattr(self, name))
+            for name, field in type(self).model_fields.items()
+            if not (isinstance(field.json_schema_extra, Mapping) and field.json_schema_extra.get("unhashed"))
+        }
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, ConfigSection):
+        return value.hashable()
+    if isinstance(value, tuple):
+        return [_hashable(item) for item in value]
+    return value

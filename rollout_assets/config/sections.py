@@ -1,0 +1,212 @@
+"""The sections of a campaign, one model per TOML table. A section's hash decides whether stored data is current."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from rollout_assets.config.section import ConfigSection, Count, Fraction, NonNegative, Positive, Slug, unhashed
+
+Split = Literal["train", "val"]
+PositionMode = Literal[
+    "upper_bound_free_shell",
+    "forward_local",
+    "target_bearing_local",
+    "lateral_target_bypass",
+    "local_refinement",
+    "revisit_backtrack",
+]
+Orientation = Literal["forward_rig", "radial_away", "radial_towards", "target_point"]
+SelectionPolicy = Literal[
+    "farthest_from_history",
+    "farthest_from_reference",
+    "random",
+    "random_valid",
+    "oracle_greedy",
+    "temperature_softmax",
+]
+
+
+class SourceConfig(ConfigSection):
+    """Where the recorded snippets are. None of it is hashed: the source's own manifest hash is."""
+
+    store_dir: Path = unhashed(Path("source"), description="The VIN offline store.")
+    mesh_dirs: tuple[Path, ...] = unhashed((), description="Where scene meshes lie; empty: meshes/ beside the store.")
+    splits: tuple[Split, ...] = unhashed(("train", "val"), min_length=1, description="Splits to make rollouts for.")
+
+
+class TargetConfig(ConfigSection):
+    """Which object a rollout is about, chosen from what the actor sees."""
+
+    protocol: Literal["v1_observed", "v0_gt_input"] = "v1_observed"
+    policy: Literal["greedy_top_k", "temperature_softmax_top_k"] = "greedy_top_k"
+    top_k: Count = 3
+    temperature: Positive = Field(1.0, description="Softmax temperature of temperature_softmax_top_k.")
+    min_confidence: Fraction = 0.2
+    min_support: Count = Field(3, description="Points inside a box below which it is not eligible.")
+    saturated_support: Count = Field(128, description="Points inside a box at which nothing is left to gain.")
+    saturated_area_fraction: Annotated[float, Field(gt=0, le=1)] = 0.05
+    visibility_without_projection: Fraction = 0.35
+    require_projection: bool = False
+    min_projected_area_px: NonNegative = 16.0
+    min_match_iou: Annotated[float, Field(gt=0, le=1)] = 0.1
+    ambiguous_iou_margin: Fraction = 0.02
+
+
+class MixtureComponent(ConfigSection):
+    """``count`` candidate views of one position mode and one gaze."""
+
+    position: PositionMode
+    orientation: Orientation = "target_point"
+    count: Count
+
+
+class CandidateRules(ConfigSection):
+    """What makes a candidate view takeable for the actor."""
+
+    max_step_m: Positive = 1.0
+    max_height_delta_m: Positive = 0.25
+    max_backward_m: NonNegative = 0.25
+    max_yaw_deg: Annotated[float, Field(gt=0, le=180)] = 70.0
+    min_mesh_distance_m: NonNegative = 0.2
+    min_path_clearance_m: NonNegative = 0.1
+    path_samples: Annotated[int, Field(ge=2)] = 32
+
+
+DEFAULT_MIXTURE = (
+    MixtureComponent(position="forward_local", count=24),
+    MixtureComponent(position="target_bearing_local", count=24),
+    MixtureComponent(position="lateral_target_bypass", count=12),
+)
+
+
+class CandidateConfig(ConfigSection):
+    """The finite set of views offered at every step."""
+
+    directions: Literal["power_spherical", "uniform_sphere"] = "power_spherical"
+    kappa: NonNegative = Field(8.0, description="Concentration of power_spherical directions around forward.")
+    radius_min_m: Positive = 0.25
+    radius_max_m: Positive = 1.1
+    elevation_min_deg: Annotated[float, Field(ge=-90, le=90)] = -12.0
+    elevation_max_deg: Annotated[float, Field(ge=-90, le=90)] = 18.0
+    azimuth_deg: Annotated[float, Field(gt=0, le=360)] = Field(100.0, description="Full width of the azimuth cap.")
+    yaw_jitter_deg: Annotated[float, Field(ge=0, le=180)] = 0.0
+    pitch_jitter_deg: Annotated[float, Field(ge=0, le=90)] = 0.0
+    mixture: tuple[MixtureComponent, ...] = Field(DEFAULT_MIXTURE, min_length=1)
+    rules: CandidateRules = CandidateRules()
+
+    @property
+    def num_candidates(self) -> int:
+        """Views in one shell."""
+        return sum(component.count for component in self.mixture)
+
+    @model_validator(mode="after")
+    def _ranges(self) -> Self:
+        if self.radius_max_m < self.radius_min_m:
+            raise ValueError(f"radius_max_m must be >= radius_min_m {self.radius_min_m}, got {self.radius_max_m}")
+        if self.elevation_max_deg < self.elevation_min_deg:
+            lowest = f"elevation_min_deg {self.elevation_min_deg}"
+            raise ValueError(f"elevation_max_deg must be >= {lowest}, got {self.elevation_max_deg}")
+        return self
+
+
+class OracleConfig(ConfigSection):
+    """How much a view is worth: depth, points, fusion, error."""
+
+    width_px: Count = 48
+    height_px: Count = 48
+    znear_m: Positive = 0.001
+    zfar_m: Positive = 20.0
+    pixel_stride: Count = Field(1, description="Back-project every n-th pixel of every n-th row.")
+    fusion_voxel_m: Positive = 0.02
+    crop_margin_m: NonNegative = 0.05
+    face_weighting: Literal["uniform", "area"] = "uniform"
+    distance: Literal["true", "pytorch3d"] = Field("true", description="pytorch3d: small triangles as their edges.")
+    min_current_points: Count = Field(1, description="Points in the crop below which a target gets no label.")
+    scene_labels: bool = Field(False, description="Also label the whole scene, not only the target.")
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = unhashed("auto")
+    batch_mib: Count = unhashed(512, description="Memory for one device batch; never changes a result.")
+
+    @model_validator(mode="after")
+    def _depth_range(self) -> Self:
+        if self.zfar_m <= self.znear_m:
+            raise ValueError(f"zfar_m must be > znear_m {self.znear_m}, got {self.zfar_m}")
+        return self
+
+
+class StochasticBranching(ConfigSection):
+    """A branch count drawn per step: ``counts[i]`` with probability ``probabilities[i]``."""
+
+    counts: tuple[Count, ...] = Field(min_length=1)
+    probabilities: tuple[Fraction, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _distribution(self) -> Self:
+        if len(self.counts) != len(self.probabilities):
+            raise ValueError(f"{len(self.counts)} counts need as many probabilities, got {len(self.probabilities)}")
+        total = sum(self.probabilities)
+        if abs(total - 1.0) > 1e-9:
+            raise ValueError(f"probabilities must sum to 1, got {total}")
+        return self
+
+
+def _branching_kind(value: Any) -> str:
+    if isinstance(value, (Mapping, StochasticBranching)):
+        return "stochastic"
+    return "schedule" if isinstance(value, (list, tuple)) else "constant"
+
+
+Branching = Annotated[
+    Annotated[Count, Tag("constant")]
+    | Annotated[tuple[Count, ...], Field(min_length=1), Tag("schedule")]
+    | Annotated[StochasticBranching, Tag("stochastic")],
+    Discriminator(_branching_kind),
+]
+
+
+class RolloutRecipeConfig(ConfigSection):
+    """One rollout policy materialised into the replay store."""
+
+    name: Slug
+    policy: SelectionPolicy
+    horizon: Count = 2
+    branch: Branching = Field(1, description="A constant, a schedule whose last entry repeats, or random counts.")
+    beam_width: Count | None = Field(None, description="Chains kept after each step; none keeps all.")
+    temperature: Positive = 1.0
+    min_history_distance_m: NonNegative = 0.0
+    min_sibling_distance_m: NonNegative = 0.0
+
+
+DEFAULT_RECIPES = (
+    RolloutRecipeConfig(name="random_valid", policy="random_valid"),
+    RolloutRecipeConfig(name="oracle_greedy", policy="oracle_greedy"),
+    RolloutRecipeConfig(name="oracle_lookahead", policy="oracle_greedy", branch=2, beam_width=2),
+    RolloutRecipeConfig(name="temperature_softmax", policy="temperature_softmax", branch=2, beam_width=2),
+)
+
+
+class SelectedDepthRetentionConfig(ConfigSection):
+    """Depth images of selected views, kept as the actor's history."""
+
+    enabled: bool = True
+    width_px: Count = 240
+    height_px: Count = 240
+    chunk_steps: Count = 16
+
+
+class StoreConfig(ConfigSection):
+    """Layout of the written store."""
+
+    discount_gamma: Fraction = 1.0
+    chunk_rows: Count = 65_536
+    chunk_states: Count = 4_096
+
+
+class ShardConfig(ConfigSection):
+    """How source rows are divided into shards. Never changes a row, so it is not part of any hash."""
+
+    rows_per_shard: Count = unhashed(4)
+    output_dir: Path = unhashed(Path("campaign"), description="Plan, shards and the promoted store live here.")

@@ -1,0 +1,251 @@
+"""Files that survive a crash: written beside and renamed, flushed to disk, sealed by digest, locked by one process.
+
+The ground floor of every room that writes. Nothing else in the package calls ``fsync``, ``flock`` or ``os.replace``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from rollout_assets.errors import RolloutAssetsError, ShardBusy
+
+_HASH_THREADS = 2
+_POLL_S = 0.05
+_SCRATCH_PREFIX = ".partial-"
+
+
+def scratch_path(path: Path) -> Path:
+    """Where something is written before it becomes ``path``."""
+    return path.with_name(_SCRATCH_PREFIX + path.name)
+
+
+def is_scratch(path: Path) -> bool:
+    """Whether a path is an unfinished one."""
+    return path.name.startswith(_SCRATCH_PREFIX)
+
+
+def publish_bytes(path: Path, content: bytes) -> None:
+    """Replace a file so that a reader sees the old content or the new, never a mixture."""
+    scratch = scratch_path(path)
+    with scratch.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    scratch.replace(path)
+    sync_folder(path.parent)
+
+
+def publish_json(path: Path, payload: Any) -> str:
+    """Write indented, sorted JSON, whole or not at all; returns the SHA-256 of its bytes."""
+    data = json.dumps(payload, indent=2, sort_keys=True, allow_nan=False).encode("ascii") + b"\n"
+    publish_bytes(path, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def publish_path(scratch: Path, path: Path) -> None:
+    """Rename a finished file or directory into place, after its content has reached the disk."""
+    sync_tree(scratch) if scratch.is_dir() else _fsync(scratch)
+    scratch.rename(path)
+    sync_folder(path.parent)
+
+
+def remove_path(path: Path) -> None:
+    """Remove a file or a directory."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class TreeSeal:
+    """Digest over every file below a folder: its relative path, size and content."""
+
+    files: int
+    bytes: int
+    sha256: str
+
+
+def seal_tree(folder: Path) -> TreeSeal:
+    """Read every file once; a file added, removed, renamed or altered by one bit gives another digest."""
+    paths = sorted(_files(folder))
+    with ThreadPoolExecutor(_HASH_THREADS) as threads:
+        shares = [paths[start::_HASH_THREADS] for start in range(_HASH_THREADS)]
+        found = dict(chain.from_iterable(threads.map(partial(_sizes_and_digests, folder), shares)))
+    whole = hashlib.sha256()
+    for path in paths:
+        size, digest = found[path]
+        whole.update(f"{path}\0{size}\0{digest}\n".encode())
+    return TreeSeal(len(paths), sum(size for size, _ in found.values()), whole.hexdigest())
+
+
+def stamp_tree(folder: Path) -> str:
+    """Digest over path, size and modification time of every file: equal stamps need no second reading."""
+    whole = hashlib.sha256()
+    for path in sorted(_files(folder)):
+        status = os.stat(f"{folder}/{path}")  # noqa: PTH116 - a Path per file would cost more than the call
+        whole.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return whole.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def sync_tree(folder: Path) -> None:
+    """Return when everything below a folder has reached the disk.
+
+    One ``syncfs`` instead of an fsync per file: a store has some hundred small files, and a hundred times the wait.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if not _syncfs(handle):
+            for path in [folder, *(folder / name for name in _files(folder)), *_folders(folder)]:
+                _fsync(path)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename or a new name in a folder last."""
+    _fsync(folder)
+
+
+def switch_link(link: Path, target: str) -> None:
+    """Point a symbolic link elsewhere in one step: who opens it sees the old target or the new."""
+    scratch = scratch_path(link)
+    scratch.unlink(missing_ok=True)
+    scratch.symlink_to(target, target_is_directory=True)
+    scratch.replace(link)
+    sync_folder(link.parent)
+
+
+@contextmanager
+def file_lock(
+    path: Path, what: str, patience_s: float = 0.0, busy: type[RolloutAssetsError] = ShardBusy
+) -> Iterator[None]:
+    """Hold a lock for this process; the system releases it however the process ends.
+
+    ``path`` is a folder that is there, or a lock file, which is made and then stays, because removing it would let two
+    processes hold two files of one name. A lock that another process holds for longer than ``patience_s`` raises
+    ``busy``, with the holder's name if the lock is a file.
+    """
+    handle = _open_lock(path)
+    try:
+        if not _locked(handle, patience_s):
+            raise busy(f"{what}: the lock is held by {_holder(path, handle)}; wait for it to finish, then try again")
+        if path.is_file():
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {now_utc()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a live process holds the lock on a lock file or folder."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+
+
+def now_utc() -> str:
+    """Now, as ISO-8601 UTC with seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def time_name() -> str:
+    """Now, to the microsecond, as part of a file name that sorts by time."""
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
+
+
+def _open_lock(path: Path) -> int:
+    if path.is_dir():
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+
+def _holder(path: Path, handle: int) -> str:
+    noted = b"" if path.is_dir() else os.pread(handle, 200, 0)
+    return noted.decode("utf-8", "replace").strip() or "another process"
+
+
+def _locked(handle: int, patience_s: float) -> bool:
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+
+
+def _sizes_and_digests(folder: Path, paths: Sequence[str]) -> list[tuple[str, tuple[int, str]]]:
+    found = []
+    for path in paths:
+        try:
+            with (folder / path).open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+                found.append((path, (stream.tell(), digest)))
+        except IsADirectoryError:  # a link to a folder: where it leads is its content
+            found.append((path, (0, hashlib.sha256(bytes((folder / path).readlink())).hexdigest())))
+    return found
+
+
+def _files(folder: Path | str, below: str = "") -> Iterator[str]:
+    """Relative paths, with slashes, of every file; plain strings, for a store has hundreds."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(entry.path, f"{below}{entry.name}/")
+            else:
+                yield below + entry.name
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    for place, names, _ in os.walk(folder):
+        yield from (Path(place) / name for name in names)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _syncfs(handle: int) -> bool:
+    """Flush the file system behind a handle; False where the system has no such call."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if call is None:
+        return False
+    if call(handle) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return True

@@ -1,0 +1,181 @@
+"""What the selected views see: summaries over every stored raster, and one small picture for a preview.
+
+Rasters are the bulk of a store, so they are decoded in blocks and never held together. Stored depths are not negative,
+so the bit patterns of float16 order as the depths do, and counting works on integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from rollout_assets.errors import StoreError
+from rollout_assets.geometry.poses import Float32
+from rollout_assets.inspection.context import require_row
+from rollout_assets.rollouts.zarr_store.chunks.arrays import decoding_threads
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.rollouts.zarr_store.schema import ABSENT, SELECTED_DEPTH
+
+FAR_SHARE = 0.95
+"""A pixel at this share of the far limit or beyond counts as far: the view looks into nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedDepthPreview:
+    """One downsampled raster. depth_m: (h, w) float32, NaN where there is no depth."""
+
+    step_row_id: int
+    candidate_row_id: int
+    depth_m: Float32
+    stride: int
+    valid_fraction: float
+    full_size_hw: tuple[int, int]
+
+
+def selected_depth_summary_rows(reader: RolloutZarrStoreReader, limit: int | None = 128) -> pl.DataFrame:
+    """Return bounded summaries for persisted selected-action depth rasters.
+
+    Per step: share of valid and of far pixels, least, median and greatest valid depth (null when there is none).
+    ``limit`` steps, spread evenly over the store; None for all. A store without depth has no rows.
+    """
+    rows = _spread(_depth_rows(reader), limit)
+    far_m = _far_m(reader)
+
+    def summarise(start: int, stop: int, wanted: NDArray[np.int64]) -> list[dict[str, Any]]:
+        depth = reader.row_array(SELECTED_DEPTH.path("depth_m")).read(start, stop, threads=False)
+        valid = reader.row_array(SELECTED_DEPTH.path("valid_mask")).read(start, stop, threads=False)
+        return [_summary(row, depth[row - start], valid[row - start], far_m) for row in wanted.tolist()]
+
+    found = [line for block in _over_blocks(reader, rows, summarise) for line in block]
+    frame = pl.DataFrame(found, schema=_SUMMARY)
+    owner = reader.table("steps", columns=("step_row_id", "rollout_row_id", "step_index", "selected_candidate_row_id"))
+    return owner.join(frame, on="step_row_id", how="inner", maintain_order="left")
+
+
+def selected_depth_extremes(reader: RolloutZarrStoreReader, limit: int | None = None) -> pl.DataFrame:
+    """Per step with a selected view: the share of its pixels that are valid, and the share of those that are far.
+
+    Every raster by default, at the speed of decoding; ``limit`` looks at so many, spread evenly. A pixel without depth
+    is stored as 0, so the mask need not be read.
+    """
+    rows = _spread(_depth_rows(reader), limit)
+    far_bits = np.float16(_far_m(reader)).view(np.uint16)
+
+    def measure(start: int, stop: int, wanted: NDArray[np.int64]) -> list[tuple[int, int, int, int]]:
+        depth = reader.row_array(SELECTED_DEPTH.path("depth_m")).read(start, stop, threads=False)
+        bits = depth.view(np.uint16)
+        farthest = bits.max(axis=(1, 2))  # most images see nothing far, and then need no counting
+        return [
+            (
+                row,
+                int(np.count_nonzero(bits[row - start])),
+                int(np.count_nonzero(bits[row - start] >= far_bits)) if farthest[row - start] >= far_bits else 0,
+                bits[0].size,
+            )
+            for row in wanted.tolist()
+        ]
+
+    lines = [line for block in _over_blocks(reader, rows, measure) for line in block]
+    frame = pl.DataFrame(lines, schema=dict.fromkeys(("step_row_id", "valid", "far", "pixels"), pl.Int64), orient="row")
+    return frame.select(
+        "step_row_id",
+        (pl.col("valid") / pl.col("pixels")).alias("valid_fraction"),
+        pl.when(pl.col("valid") > 0).then(pl.col("far") / pl.col("valid")).alias("far_fraction"),
+    )
+
+
+def selected_depth_preview(
+    reader: RolloutZarrStoreReader, step_row_id: int, max_size: int = 96
+) -> SelectedDepthPreview:
+    """Return one downsampled selected-depth payload for Plotly app previews.
+
+    Every n-th pixel, so that neither side is longer than ``max_size``; only this step's chunk is read.
+    """
+    if max_size < 1:
+        raise StoreError(f"max_size must be >= 1, got {max_size}")
+    require_row(reader, "steps", step_row_id)
+    if not reader.attributes.get("selected_depth_enabled"):
+        raise StoreError(f"{reader.location}: keeps no selected depth")
+    row = reader.columns(SELECTED_DEPTH, SELECTED_DEPTH.names, step_row_id, step_row_id + 1)
+    if row["candidate_row_id"][0] == ABSENT:
+        raise StoreError(f"{reader.location}: step {step_row_id} selected nothing, so it has no depth")
+    depth, valid = row["depth_m"][0].astype(np.float32), row["valid_mask"][0]
+    height, width = depth.shape
+    stride = -(-max(height, width) // max_size)
+    shown = np.where(valid, depth, np.nan)[::stride, ::stride].astype(np.float32)
+    return SelectedDepthPreview(
+        step_row_id=step_row_id,
+        candidate_row_id=int(row["candidate_row_id"][0]),
+        depth_m=shown,
+        stride=stride,
+        valid_fraction=float(valid.mean()),
+        full_size_hw=(height, width),
+    )
+
+
+_SUMMARY = {
+    "step_row_id": pl.Int64,
+    "valid_fraction": pl.Float64,
+    "far_fraction": pl.Float64,
+    "depth_min_m": pl.Float64,
+    "depth_median_m": pl.Float64,
+    "depth_max_m": pl.Float64,
+}
+
+
+def _summary(row: int, depth: NDArray[np.float16], valid: NDArray[np.bool_], far_m: float) -> dict[str, Any]:
+    seen = depth[valid].astype(np.float32)
+    some = len(seen) > 0
+    return {
+        "step_row_id": row,
+        "valid_fraction": float(valid.mean()),
+        "far_fraction": float((seen >= np.float16(far_m)).mean()) if some else None,
+        "depth_min_m": float(seen.min()) if some else None,
+        "depth_median_m": float(np.median(seen)) if some else None,
+        "depth_max_m": float(seen.max()) if some else None,
+    }
+
+
+def _far_m(reader: RolloutZarrStoreReader) -> float:
+    return FAR_SHARE * float(reader.attributes.get("selected_depth_zfar_m") or np.inf)
+
+
+def _depth_rows(reader: RolloutZarrStoreReader) -> NDArray[np.int64]:
+    """Steps with a selected view whose depth is stored."""
+    if not reader.attributes.get("selected_depth_enabled"):
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(reader.array(SELECTED_DEPTH.path("candidate_row_id")) != ABSENT)
+
+
+def _spread(rows: NDArray[np.int64], limit: int | None) -> NDArray[np.int64]:
+    if limit is None or len(rows) <= limit:
+        return rows
+    if limit < 0:
+        raise StoreError(f"limit must be >= 0, got {limit}")
+    return rows[np.unique(np.linspace(0, len(rows) - 1, limit).round().astype(np.int64))] if limit else rows[:0]
+
+
+def _over_blocks(
+    reader: RolloutZarrStoreReader, rows: NDArray[np.int64], work: Callable[[int, int, NDArray[np.int64]], Any]
+) -> list[Any]:
+    """``work(start, stop, wanted)`` over the chunks that hold wanted rows, on all cores, in order."""
+    if not len(rows):
+        return []
+    array = reader.row_array(SELECTED_DEPTH.path("depth_m"))
+    chunk = array.layout.chunk_rows if array.layout is not None else 16
+    chunks = rows // chunk
+    cuts = np.flatnonzero(np.diff(chunks)) + 1
+    groups = np.split(rows, cuts)
+    return list(
+        decoding_threads().map(
+            lambda wanted: work(
+                int(wanted[0]) // chunk * chunk, min((int(wanted[0]) // chunk + 1) * chunk, len(array)), wanted
+            ),
+            groups,
+        )
+    )

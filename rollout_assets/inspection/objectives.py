@@ -1,0 +1,149 @@
+"""Every decision as one row: what was on offer, what was taken, what it gained, and how the tree branched there."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from rollout_assets.inspection.audit import selected_rows, with_names
+from rollout_assets.inspection.context import rollout_context
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.rollouts.zarr_store.schema import CUMULATIVE_OF, STEPS
+
+_OF_SELECTED = {
+    "shell_index": "selected_shell_index",
+    "position": "selected_position",
+    "strategy": "selected_strategy",
+    "target_root_gain": "marginal_target_root_gain",
+    "target_rri": "marginal_target_rri",
+    "target_pm_dist_before": "error_before_m2",
+    "target_pm_dist_after": "error_after_m2",
+    "selection_probabilities": "selected_probability",
+    "target_distance_m": "selected_target_distance_m",
+    "mesh_distance_m": "selected_mesh_distance_m",
+    "motion_step_length_m": "selected_step_length_m",
+    "motion_yaw_delta_deg": "selected_yaw_delta_deg",
+}
+"""Column of the selected candidate -> its name in a step's row."""
+
+
+def rollout_step_objective_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
+    """Return per-step objective, branching, and selected-action audit rows.
+
+    ``marginal_*`` is what the step itself added, ``cumulative_*`` what the chain had gained by then. ``best_`` and
+    ``mean_root_gain`` are those of all labelled views on offer, ``regret`` is best minus taken. ``entropy`` (nats) is
+    the policy's over the shell. ``chains_here`` of the same tree stand in this state, and leave it by ``fanout``
+    different views. A step that took nothing has nulls.
+    """
+    steps = reader.table("steps").drop("selected_compact_valid_index")
+    context = rollout_context(reader).select(
+        "rollout_row_id", "rollout_id", "recipe", "policy", "scene", "split", "target_row_id", "target_id"
+    )
+    chosen = with_names(selected_rows(reader)).select("step_row_id", *_OF_SELECTED).rename(_OF_SELECTED)
+    taken = pl.col("selected_candidate_row_id") >= 0
+    return (
+        steps.drop("selected_shell_index")
+        .join(context, on="rollout_row_id", how="left", maintain_order="left")
+        .join(chosen, on="step_row_id", how="left", maintain_order="left")
+        .join(shell_statistics(reader), on="step_row_id", how="left", maintain_order="left")
+        .join(_branching(steps, context), on="step_row_id", how="left", maintain_order="left")
+        .with_columns(
+            (1.0 - pl.col("num_valid_candidates") / pl.col("num_candidates")).alias("invalid_fraction"),
+            (pl.col("best_root_gain") - pl.col("marginal_target_root_gain")).alias("regret"),
+            pl.when(taken).then("selected_candidate_row_id").alias("selected_candidate_row_id"),
+            *(pl.col(name).fill_nan(None) for name in CUMULATIVE_OF),
+        )
+        .select(*_ORDER)
+    )
+
+
+def shell_statistics(reader: RolloutZarrStoreReader) -> pl.DataFrame:
+    """Per step: labelled views, their best, second best, mean and spread of root gain, and the policy's entropy."""
+    frame = reader.table(
+        "candidates", columns=("step_row_id", "oracle_label_mask", "target_root_gain", "selection_probabilities")
+    )
+    p = pl.col("selection_probabilities").cast(pl.Float64)
+    labelled = (
+        frame.filter("oracle_label_mask")
+        .group_by("step_row_id")
+        .agg(
+            pl.len().cast(pl.Int64).alias("labelled"),
+            pl.col("target_root_gain").max().alias("best_root_gain"),
+            pl.col("target_root_gain").top_k(2).min().alias("second_root_gain"),
+            pl.col("target_root_gain").min().alias("worst_root_gain"),
+            pl.col("target_root_gain").cast(pl.Float64).mean().alias("mean_root_gain"),
+            pl.col("target_root_gain").cast(pl.Float64).std(ddof=0).alias("std_root_gain"),
+        )
+    )
+    drawn = (
+        frame.filter(pl.col("selection_probabilities") > 0)
+        .select("step_row_id", (-p * p.log()).alias("entropy"))
+        .group_by("step_row_id")
+        .agg(pl.col("entropy").sum().abs())
+    )
+    every = reader.table("steps", columns=("step_row_id",))
+    return (
+        every.join(labelled, on="step_row_id", how="left", maintain_order="left")
+        .join(drawn, on="step_row_id", how="left", maintain_order="left")
+        .with_columns(
+            pl.col("labelled").fill_null(0),
+            pl.when(pl.col("labelled") > 1).then("second_root_gain").alias("second_root_gain"),
+        )
+    )
+
+
+def _branching(steps: pl.DataFrame, context: pl.DataFrame) -> pl.DataFrame:
+    """Per step: chains of the same tree in the same state, and how many different views they took from it.
+
+    A state is the path of shell indices from the root, so its identity is its parent's and the last index.
+    """
+    tree = pl.struct("target_row_id", "recipe").rank("dense").cast(pl.Int64)
+    trees = context.select("rollout_row_id", tree.alias("tree"))
+    frame = steps.select("step_row_id", "rollout_row_id", "step_index", "selected_shell_index").join(
+        trees, on="rollout_row_id", how="left", maintain_order="left"
+    )
+    levels = []
+    reached = frame.select("rollout_row_id", pl.col("tree").alias("state")).unique()
+    for depth in range(int(frame["step_index"].to_numpy().max(initial=-1)) + 1):
+        level = frame.filter(pl.col("step_index") == depth).join(reached, on="rollout_row_id", how="inner")
+        levels.append(
+            level.with_columns(
+                pl.len().over("state").cast(pl.Int64).alias("chains_here"),
+                pl.col("selected_shell_index").n_unique().over("state").cast(pl.Int64).alias("fanout"),
+            )
+        )
+        following = pl.struct("state", "selected_shell_index").rank("dense").cast(pl.Int64)
+        reached = level.select("rollout_row_id", following.alias("state"))
+    columns = ("step_row_id", "chains_here", "fanout")
+    if not levels:
+        return pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))
+    return pl.concat(levels).select(columns)
+
+
+_ORDER = (
+    "step_row_id",
+    "rollout_row_id",
+    "step_index",
+    "rollout_id",
+    "recipe",
+    "policy",
+    "scene",
+    "split",
+    "target_row_id",
+    "target_id",
+    "num_candidates",
+    "num_valid_candidates",
+    "invalid_fraction",
+    "labelled",
+    "chains_here",
+    "fanout",
+    "entropy",
+    "selected_candidate_row_id",
+    *_OF_SELECTED.values(),
+    "best_root_gain",
+    "second_root_gain",
+    "worst_root_gain",
+    "mean_root_gain",
+    "std_root_gain",
+    "regret",
+    *(name for name in STEPS.names if name in CUMULATIVE_OF),
+)

@@ -1,0 +1,200 @@
+"""Is a store worth training on? A few measures, each with what it should be, and a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from rollout_assets.config import ConfigSection, Count, Fraction, NonNegative
+from rollout_assets.inspection.context import rollout_context
+from rollout_assets.inspection.objectives import shell_statistics
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.rollouts.zarr_store.schema import CANDIDATES
+
+Status = Literal["good", "careful", "bad"]
+Verdict = Literal["ready", "ready with care", "not ready"]
+
+
+class ReadinessConfig(ConfigSection):
+    """What a store should have. A measure beyond its second limit is bad, between the two it needs care."""
+
+    min_states: tuple[Count, Count] = (1_000, 1)
+    min_trainable_fraction: tuple[Fraction, Fraction] = (0.2, 0.02)
+    min_label_std: tuple[NonNegative, NonNegative] = (0.01, 1e-6)
+    min_shell_std: tuple[NonNegative, NonNegative] = (0.005, 1e-6)
+    near_tie_margin: NonNegative = 1e-4
+    max_near_tie_fraction: tuple[Fraction, Fraction] = (0.5, 0.95)
+    min_policy_share: tuple[Fraction, Fraction] = (0.05, 0.0)
+    min_effective_sample_fraction: tuple[Fraction, Fraction] = (0.1, 0.0)
+    min_targets: tuple[Count, Count] = (10, 1)
+
+
+@dataclass(frozen=True)
+class ReadinessMeasure:
+    """One measure: its value, the limit it is held against, and what that means."""
+
+    name: str
+    value: float
+    wanted: str
+    status: Status
+    meaning: str
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingReadiness:
+    """The measures, the support each recipe gives, and the verdict that follows from the worst measure."""
+
+    verdict: Verdict
+    measures: tuple[ReadinessMeasure, ...]
+    by_policy: pl.DataFrame
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What speaks against training right away."""
+        return tuple(
+            f"{measure.name} is {measure.value:.4g}, wanted {measure.wanted}: {measure.meaning}"
+            for measure in self.measures
+            if measure.status != "good"
+        )
+
+
+def training_readiness(reader: RolloutZarrStoreReader, config: ReadinessConfig | None = None) -> TrainingReadiness:
+    """Label variance, mask balance, support by policy, near ties and the behaviour policy's effective sample size.
+
+    The effective sample size is that of the logged choices when they are re-weighted towards a policy that takes every
+    valid view alike: (sum w)² / sum w² with w = 1 / (valid views * probability of the choice), as a share of them. A
+    choice of probability 0, such as the second branch of a tree that ranks, cannot be weighted and is left out.
+    """
+    limits = config or ReadinessConfig()
+    masks = {name: reader.array(CANDIDATES.path(name)) for name in ("actor_action_mask", "q_train_mask")}
+    gains = reader.array(CANDIDATES.path("target_root_gain"))[masks["q_train_mask"]].astype(np.float64)
+    states = _states(reader, masks["q_train_mask"])
+    trainable = states.filter("trainable")
+    shells = trainable.filter(pl.col("labelled") > 1)
+    ties = shells["best_root_gain"] - shells["second_root_gain"] <= limits.near_tie_margin
+    by_policy = _by_policy(states)
+    total = len(masks["actor_action_mask"])
+    share = by_policy["trainable_states"] / max(int(by_policy["trainable_states"].sum()), 1)
+    measures = (
+        _at_least("trainable states", trainable.height, limits.min_states, "states with at least one trainable view"),
+        _at_least(
+            "trainable targets",
+            trainable["target_row_id"].n_unique(),
+            limits.min_targets,
+            "a policy that saw few objects learns those objects",
+        ),
+        _at_least(
+            "trainable share of views",
+            _ratio(int(masks["q_train_mask"].sum()), total),
+            limits.min_trainable_fraction,
+            "the rest of the shell is refused or unlabelled",
+        ),
+        _at_least("label deviation", _std(gains), limits.min_label_std, "labels that do not vary teach nothing"),
+        _at_least(
+            "label deviation within a shell",
+            _mean(shells["std_root_gain"]),
+            limits.min_shell_std,
+            "a choice needs views that differ in worth",
+        ),
+        _at_most(
+            "near ties",
+            _mean(ties.cast(pl.Float64)),
+            limits.max_near_tie_fraction,
+            f"share of shells whose two best views differ by at most {limits.near_tie_margin:g}",
+        ),
+        _at_least(
+            "smallest recipe's share",
+            float(share.min() or 0.0) if len(share) else 0.0,  # type: ignore[arg-type]
+            limits.min_policy_share,
+            "recipes with little data are barely represented",
+        ),
+        _at_least(
+            "effective sample size",
+            _effective_fraction(states),
+            limits.min_effective_sample_fraction,
+            "how much of the logged choices is left when re-weighted to a uniform policy",
+        ),
+    )
+    return TrainingReadiness(_verdict(measures), measures, by_policy)
+
+
+def _states(reader: RolloutZarrStoreReader, q_train: np.ndarray) -> pl.DataFrame:
+    """One row per step: recipe, target, whether it can be trained on, what was on offer, weight of the choice."""
+    steps = reader.table(
+        "steps", columns=("step_row_id", "rollout_row_id", "selected_candidate_row_id", "num_valid_candidates")
+    )
+    context = rollout_context(reader).select("rollout_row_id", "recipe", "policy", "target_row_id")
+    step_of = reader.array(CANDIDATES.path("step_row_id"))
+    views = pl.DataFrame({"step_row_id": step_of[q_train]}).group_by("step_row_id").len("trainable_views")
+    probability = reader.array(CANDIDATES.path("selection_probabilities"))
+    chosen = steps["selected_candidate_row_id"].to_numpy()
+    taken = chosen >= 0
+    drawn = np.full(len(chosen), np.nan)
+    drawn[taken] = probability[chosen[taken]]
+    return (
+        steps.with_columns(pl.Series("probability", drawn))
+        .join(context, on="rollout_row_id", how="left", maintain_order="left")
+        .join(views, on="step_row_id", how="left", maintain_order="left")
+        .join(shell_statistics(reader), on="step_row_id", how="left", maintain_order="left")
+        .with_columns(
+            pl.col("trainable_views").fill_null(0).cast(pl.Int64),
+            (pl.col("trainable_views").fill_null(0) > 0).alias("trainable"),
+            pl.when(pl.col("probability").is_not_nan() & (pl.col("probability") > 0))
+            .then(1.0 / (pl.col("num_valid_candidates") * pl.col("probability")))
+            .alias("weight"),
+        )
+    )
+
+
+def _by_policy(states: pl.DataFrame) -> pl.DataFrame:
+    """Support that each recipe gives to training."""
+    weight = pl.col("weight").drop_nulls()
+    return (
+        states.group_by("recipe", "policy")
+        .agg(
+            pl.len().cast(pl.Int64).alias("states"),
+            pl.col("trainable").sum().cast(pl.Int64).alias("trainable_states"),
+            pl.col("trainable_views").sum().alias("trainable_views"),
+            pl.col("target_row_id").n_unique().cast(pl.Int64).alias("targets"),
+            pl.col("entropy").exp().mean().alias("effective_actions"),
+            (weight.sum() ** 2 / (weight**2).sum() / weight.len()).alias("effective_sample_fraction"),
+        )
+        .sort("recipe")
+    )
+
+
+def _effective_fraction(states: pl.DataFrame) -> float:
+    weight = states["weight"].drop_nulls().to_numpy()
+    return float(weight.sum() ** 2 / (weight**2).sum() / len(weight)) if len(weight) else 0.0
+
+
+def _at_least(name: str, value: float, limits: tuple[float, float], meaning: str) -> ReadinessMeasure:
+    good, bad = limits
+    status: Status = "good" if value >= good else "bad" if value < bad or value == 0 else "careful"
+    return ReadinessMeasure(name, float(value), f">= {good:g}", status, meaning)
+
+
+def _at_most(name: str, value: float, limits: tuple[float, float], meaning: str) -> ReadinessMeasure:
+    good, bad = limits
+    status: Status = "good" if value <= good else "bad" if value > bad else "careful"
+    return ReadinessMeasure(name, float(value), f"<= {good:g}", status, meaning)
+
+
+def _verdict(measures: tuple[ReadinessMeasure, ...]) -> Verdict:
+    found = {measure.status for measure in measures}
+    return "not ready" if "bad" in found else "ready with care" if "careful" in found else "ready"
+
+
+def _ratio(count: int, total: int) -> float:
+    return count / total if total else 0.0
+
+
+def _std(values: np.ndarray) -> float:
+    return float(values.std()) if len(values) else 0.0
+
+
+def _mean(values: pl.Series) -> float:
+    return float(values.to_numpy().mean()) if len(values) else 0.0

@@ -1,0 +1,196 @@
+"""Recompute what a store holds from its lineage and seed, and compare every stored value with the new one.
+
+The recomputed records go through the same writer into a temporary store, so that what is compared is what would be
+stored: masks, running sums, relative poses, float16 depth and all. Zero differences are the promise, on the device that
+made the store.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from rollout_assets.config import CampaignConfig
+from rollout_assets.errors import ReplayRefused
+from rollout_assets.inspection.context import ROLLOUT_ID_PATTERN, require_row
+from rollout_assets.inspection.diff import StoreDiff, StorePart, compare_parts
+from rollout_assets.inspection.provenance import refuse_other_campaign
+from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.rollouts.engine import RolloutKey, expand
+from rollout_assets.rollouts.evaluation import StateEvaluator, drive
+from rollout_assets.rollouts.generator import RolloutGenerator
+from rollout_assets.rollouts.records import SourceProvenance, rollout_record
+from rollout_assets.rollouts.roots import PreparedSample, TargetedRoot
+from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutLineage, RolloutZarrRecord
+from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
+from rollout_assets.rollouts.zarr_store.publishing import write_rollout_zarr_store
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.rollouts.zarr_store.schema import ROLLOUTS, TARGETS
+from rollout_assets.sources.vin_store import VinOfflineStore
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """What came of a replay. In ``diff`` the stored values are ``a``, the recomputed ones ``b``."""
+
+    subject: str
+    diff: StoreDiff
+
+    @property
+    def identical(self) -> bool:
+        """Whether every stored value was met."""
+        return self.diff.equal
+
+    @property
+    def differences(self) -> pl.DataFrame:
+        """One row per column that differs."""
+        return self.diff.differences
+
+
+def replay(
+    reader: RolloutZarrStoreReader,
+    rollout_row_id: int,
+    campaign: CampaignConfig,
+    *,
+    source: VinOfflineStore | None = None,
+    tolerance: float = 0.0,
+) -> Replay:
+    """Recompute one chain from its lineage and seed, and compare every field of it, its target and its source row.
+
+    Only the chain's own recipe is run. A campaign whose hashes are not the lineage's is ``ReplayRefused`` before any
+    work. ``source`` defaults to the campaign's; ``tolerance`` is for stores that were made on another device.
+    """
+    require_row(reader, "rollouts", rollout_row_id)
+    lineage = reader.rollout(rollout_row_id).lineage
+    refuse_other_campaign(reader, lineage, campaign)
+    generator = _generator(campaign, source, lineage)
+    prepared = generator.prepare(generator.store.row(_sample_key(lineage)))
+    record = _recomputed(generator, prepared, lineage)
+    only = tuple(chain for chain in record.chains if chain.chain_id == lineage.chain_id)
+    source_row, target_row = _owner_rows(lineage)
+    part = StorePart.of(reader, np.array([source_row]), np.array([target_row]), np.array([rollout_row_id]))
+    return Replay(lineage.rollout_id, _compare(part, [replace(record, chains=only)], campaign, tolerance))
+
+
+def replay_sources(
+    reader: RolloutZarrStoreReader,
+    campaign: CampaignConfig,
+    source_row_ids: Iterable[int] | None = None,
+    *,
+    source: VinOfflineStore | None = None,
+    tolerance: float = 0.0,
+    progress: ProgressSink = SILENT,
+) -> Iterator[Replay]:
+    """The same for whole source rows, all by default: every target, refused ones too, every recipe, every chain.
+
+    A target or a chain that is missing in the store, or should not be there, is a difference like any other.
+    """
+    wanted = list(range(reader.num_rows("sources")) if source_row_ids is None else source_row_ids)
+    owner = reader.array(ROLLOUTS.path("source_row_id"))
+    target_owner = reader.array(TARGETS.path("source_row_id"))
+    keys = reader.table("sources", columns=("sample_key_id",), decode=True)["sample_key_id"]
+    for done, source_row in enumerate(wanted, start=1):
+        require_row(reader, "sources", source_row)
+        rollouts, targets = np.flatnonzero(owner == source_row), np.flatnonzero(target_owner == source_row)
+        if len(rollouts):
+            refuse_other_campaign(reader, reader.rollout(int(rollouts[0])).lineage, campaign)
+        generator = _generator(campaign, source, _source_lineage(reader, source_row))
+        records = list(generator.records_of(generator.prepare(generator.store.row(keys[source_row]))))
+        part = StorePart.of(reader, np.array([source_row]), targets, rollouts)
+        yield Replay(keys[source_row], _compare(part, records, campaign, tolerance))
+        progress(ProgressEvent("replaying", done, len(wanted), unit="source rows"))
+
+
+def source_of(campaign: CampaignConfig) -> VinOfflineStore:
+    """The source store that a campaign names."""
+    return VinOfflineStore.open(campaign.source.store_dir, campaign.source.mesh_dirs)
+
+
+def recipe_of(rollout_id: str) -> str | None:
+    """The recipe's name in a rollout id."""
+    return pl.Series([rollout_id]).str.extract(ROLLOUT_ID_PATTERN)[0]
+
+
+def _generator(campaign: CampaignConfig, source: VinOfflineStore | None, lineage: RolloutLineage) -> RolloutGenerator:
+    return RolloutGenerator(campaign, source or source_of(campaign), provenance=_provenance(lineage))
+
+
+def _provenance(lineage: RolloutLineage) -> SourceProvenance:
+    """The source as the store names it: by its state when the shard was planned, whatever was appended since."""
+    return SourceProvenance(
+        lineage.source_cache_version or "",
+        lineage.source_offline_store_manifest_hash or "",
+        {lineage.split or "": lineage.split_manifest_hash or ""},
+    )
+
+
+def _recomputed(generator: RolloutGenerator, prepared: PreparedSample, lineage: RolloutLineage) -> RolloutZarrRecord:
+    campaign, recipe_name = generator.config, recipe_of(lineage.rollout_id)
+    recipe = next((recipe for recipe in campaign.recipes if recipe.name == recipe_name), None)
+    if recipe is None:
+        known = ", ".join(recipe.name for recipe in campaign.recipes)
+        raise ReplayRefused(
+            f"{lineage.rollout_id}: campaign {campaign.name} has no recipe {recipe_name!r}; it has {known}"
+        )
+    root = _root(prepared, lineage)
+    key = RolloutKey(campaign.seed, root.actor.identity.sample_key, root.match.target.target_id)
+    evaluator = StateEvaluator(campaign, generator.scorer)
+    (chains,) = drive([(root, campaign.seed, expand(recipe, key))], evaluator)
+    taken = {
+        (step.state.path, step.selected_shell_index): (
+            root,
+            step.state.shell.pose_world_camera[step.selected_shell_index],
+        )
+        for chain in chains
+        for step in chain.steps
+        if step.selected_shell_index != NOT_SELECTED and campaign.selected_depth.enabled
+    }
+    depths = dict(zip(taken, evaluator.selected_depths(list(taken.values())), strict=True))
+    return rollout_record(
+        root.actor, root.match, recipe, campaign, _provenance(lineage), root.mesh_version, chains, depths
+    )
+
+
+def _root(prepared: PreparedSample, lineage: RolloutLineage) -> TargetedRoot:
+    for target in prepared.targets:
+        if target.match.target.target_id == lineage.target_id:
+            if isinstance(target, TargetedRoot):
+                return target
+            raise ReplayRefused(f"{lineage.rollout_id}: target {lineage.target_id} is now refused: {target.reason}")
+    why = prepared.skip_reason or "other targets are selected"
+    raise ReplayRefused(f"{lineage.rollout_id}: target {lineage.target_id} is not selected any more: {why}")
+
+
+def _compare(
+    part: StorePart, records: list[RolloutZarrRecord], campaign: CampaignConfig, tolerance: float
+) -> StoreDiff:
+    with tempfile.TemporaryDirectory(prefix="replay-") as folder:
+        path = Path(folder) / "replayed.zarr"
+        write_rollout_zarr_store(path, records, RolloutZarrStoreConfig.from_campaign(campaign))
+        return compare_parts(part, StorePart.whole(RolloutZarrStoreReader(path)), tolerance=tolerance)
+
+
+def _owner_rows(lineage: RolloutLineage) -> tuple[int, int]:
+    assert lineage.source_row_id is not None and lineage.target_row_id is not None
+    return lineage.source_row_id, lineage.target_row_id
+
+
+def _sample_key(lineage: RolloutLineage) -> str:
+    if lineage.source_sample_key is None:
+        raise ReplayRefused(f"{lineage.rollout_id}: its source row has no sample key")
+    return lineage.source_sample_key
+
+
+def _source_lineage(reader: RolloutZarrStoreReader, source_row: int) -> RolloutLineage:
+    row = reader.table("sources", decode=True, start=source_row, stop=source_row + 1).row(0, named=True)
+    return RolloutLineage(
+        source_cache_version=row["source_cache_version_id"],
+        split=row["split_id"],
+        source_offline_store_manifest_hash=row["source_offline_store_manifest_hash_id"],
+        split_manifest_hash=row["split_manifest_hash_id"],
+    )

@@ -1,0 +1,303 @@
+"""Random labels measured again by the naive oracle: brute force in double precision.
+
+Everything is taken from the source and the stored poses: the current points are rebuilt by fusing the root's points and
+every view the chain took before, the crop is the matched ground-truth box, and each error is measured from scratch.
+
+Depth is judged on its own, pixel by pixel, against brute-force ray casting; the labels are then measured on the
+rendered depth. Fusion is not continuous: a point that rounding moves across the face of a voxel changes which points
+are kept, so two oracles that agree on every depth to seven digits may still differ in a label's fifth. The one shortcut
+is exact: a triangle that lies outside the pyramid of a tile of pixels is not tried against its rays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from rollout_assets.config import CampaignConfig, OracleConfig
+from rollout_assets.errors import ConfigError, ReplayRefused
+from rollout_assets.geometry.boxes import OrientedBoxes
+from rollout_assets.geometry.cameras import PinholeCamera
+from rollout_assets.geometry.poses import Float32, Float64, inverse, transform
+from rollout_assets.inspection.provenance import refuse_other_campaign
+from rollout_assets.inspection.replay import source_of
+from rollout_assets.oracle import naive
+from rollout_assets.oracle.raycast import render_depth
+from rollout_assets.oracle.scorer import ERROR_FLOOR_M2
+from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.randomness import rng_for
+from rollout_assets.rollouts.roots import SceneLoader
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.rollouts.zarr_store.records import StoredRollout
+from rollout_assets.rollouts.zarr_store.schema import CANDIDATES
+from rollout_assets.sources.sample import VinSample
+from rollout_assets.sources.vin_store import VinOfflineStore
+
+ERROR_TOLERANCE = 1e-5
+"""Relative tolerance of errors before and after."""
+
+GAIN_TOLERANCE = 1e-5
+"""Absolute tolerance of gains."""
+
+DEPTH_TOLERANCE = 1e-4
+"""Relative tolerance of one pixel's depth."""
+
+GRAZING_FRACTION = 0.01
+"""Share of pixels whose ray may graze an edge, where rounding decides which surface it hits."""
+
+COMPARED = {
+    "target_pm_dist_before": ("before_m2", True),
+    "target_pm_dist_after": ("after_m2", True),
+    "target_rri": ("rri", False),
+    "target_root_gain": ("root_gain", False),
+    "target_log_error_gain": ("log_error_gain", False),
+}
+"""Stored label -> the naive oracle's name for it, and whether its tolerance is relative."""
+
+_TILE_PX = 6
+
+
+@dataclass(frozen=True, eq=False)
+class SecondOpinion:
+    """One row per label of each re-scored candidate: stored, naive, gap, tolerance and ``agrees``.
+
+    ``depth_pixels`` is no stored label: it is the share of the view's pixels whose depth brute force confirms.
+    """
+
+    labels: pl.DataFrame
+    candidates: int
+    labelled: int
+
+    @property
+    def findings(self) -> pl.DataFrame:
+        """Labels that the naive oracle does not confirm."""
+        return self.labels.filter(~pl.col("agrees"))
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every label is confirmed."""
+        return self.findings.is_empty()
+
+
+def second_opinion(
+    reader: RolloutZarrStoreReader,
+    fraction: float,
+    seed: int,
+    campaign: CampaignConfig,
+    *,
+    source: VinOfflineStore | None = None,
+    limit: int | None = None,
+    progress: ProgressSink = SILENT,
+) -> SecondOpinion:
+    """Re-score a random ``fraction`` of the labelled candidates, at most ``limit``, with the naive oracle.
+
+    The same seed draws the same candidates. Slow on purpose: seconds a candidate. A campaign that did not make the
+    store is ``ReplayRefused``, and so is a store whose ground-truth box or mesh is not the source's any more.
+    """
+    if not 0.0 < fraction <= 1.0:
+        raise ConfigError(f"fraction must be > 0 and <= 1, got {fraction}")
+    labelled = np.flatnonzero(reader.array(CANDIDATES.path("oracle_label_mask")))
+    count = min(math.ceil(fraction * len(labelled)), len(labelled) if limit is None else limit)
+    chosen = np.sort(rng_for(seed, "second opinion").choice(labelled, size=count, replace=False))
+    expert = _Naive(reader, campaign, source or source_of(campaign))
+    lines: list[dict[str, Any]] = []
+    for done, row in enumerate(chosen.tolist(), start=1):
+        lines.extend(expert.judge(row))
+        progress(ProgressEvent("second opinion", done, count, unit="candidates"))
+    return SecondOpinion(pl.DataFrame(lines, schema=_COLUMNS), count, len(labelled))
+
+
+_COLUMNS = {
+    "candidate_row_id": pl.Int64,
+    "rollout_id": pl.String,
+    "step_index": pl.Int64,
+    "shell_index": pl.Int64,
+    "label": pl.String,
+    "stored": pl.Float64,
+    "naive": pl.Float64,
+    "gap": pl.Float64,
+    "tolerance": pl.Float64,
+    "agrees": pl.Boolean,
+}
+
+
+class _Naive:
+    """The naive oracle over one store; remembers scenes, clouds and errors that several candidates share."""
+
+    def __init__(self, reader: RolloutZarrStoreReader, campaign: CampaignConfig, source: VinOfflineStore) -> None:
+        self.reader, self.campaign, self.source = reader, campaign, source
+        self.oracle: OracleConfig = campaign.oracle
+        self.rollout = lru_cache(maxsize=8)(self._rollout)
+        self.sample = lru_cache(maxsize=4)(self._sample)
+        self.mesh = lru_cache(maxsize=2)(self._mesh)
+        self._scenes = SceneLoader(source.meshes, campaign.oracle.device)
+        self._clouds: dict[tuple[str, bytes], Float32] = {}
+        self._errors: dict[tuple[str, str, bytes], float] = {}
+
+    def judge(self, candidate_row_id: int) -> Iterator[dict[str, Any]]:
+        """Every label of one candidate beside the naive oracle's."""
+        row = self.reader.columns(CANDIDATES, start=candidate_row_id, stop=candidate_row_id + 1)
+        stored = self.rollout(int(row["rollout_row_id"][0]))
+        step_index = int(row["step_index"][0])
+        taken = [
+            step.shell.pose_world_camera[step.selection.selected_shell_index]
+            for step in stored.chain.steps[:step_index]
+        ]
+        pose = row["pose_world_cam"][0]
+        about = {
+            "candidate_row_id": candidate_row_id,
+            "rollout_id": stored.lineage.rollout_id,
+            "step_index": step_index,
+            "shell_index": int(row["shell_index"][0]),
+        }
+        yield about | _line("depth_pixels", 1.0, 1.0 - self._wrong_depth(stored, pose), GRAZING_FRACTION)
+        found = self._labels(stored, taken, pose)
+        for label, (name, relative) in COMPARED.items():
+            ours = float(getattr(found, name))
+            tolerance = ERROR_TOLERANCE * max(abs(ours), 1e-12) if relative else GAIN_TOLERANCE
+            yield about | _line(label, float(row[label][0]), ours, tolerance)
+
+    def _labels(self, stored: StoredRollout, taken: list[Float32], pose: Float32) -> naive.NaiveLabels:
+        sample = self.sample(stored.lineage.source_sample_key or "")
+        current = self._cloud(sample, taken)
+        joined = naive.fuse(current, self._seen(sample, pose), self.oracle.fusion_voxel_m)
+        root = self._error(stored, sample, [], self._cloud(sample, []))
+        before = self._error(stored, sample, taken, current)
+        after = self._error(stored, sample, [*taken, pose], joined)
+        floor = ERROR_FLOOR_M2
+        return naive.NaiveLabels(
+            before_m2=before,
+            after_m2=after,
+            rri=(before - after) / max(before, floor),
+            root_gain=(before - after) / max(root, floor),
+            log_error_gain=math.log(max(before, floor)) - math.log(max(after, floor)),
+        )
+
+    def _cloud(self, sample: VinSample, taken: list[Float32]) -> Float32:
+        """P_t: the root's points and those of every view taken, each voxel's first point only."""
+        key = (sample.identity.sample_key, b"".join(pose.tobytes() for pose in taken))
+        if key not in self._clouds:
+            voxel = self.oracle.fusion_voxel_m
+            if taken:
+                cloud = naive.fuse(self._cloud(sample, taken[:-1]), self._seen(sample, taken[-1]), voxel)
+            else:
+                cloud = naive.fuse(np.zeros((0, 3), np.float32), sample.actor.points_world, voxel)
+            self._clouds[key] = cloud
+        return self._clouds[key]
+
+    def _error(self, stored: StoredRollout, sample: VinSample, taken: list[Float32], cloud: Float32) -> float:
+        views = b"".join(pose.tobytes() for pose in taken)
+        key = (sample.identity.sample_key, stored.lineage.target_id or "", views)
+        if key not in self._errors:
+            vertices, faces = self.mesh(sample.identity.scene_id)
+            box, margin = self._box(stored, sample), self.oracle.crop_margin_m
+            crop = faces[box.contains(vertices, margin)[0][faces].any(axis=1)]
+            inside = cloud[box.contains(cloud, margin)[0]]
+            self._errors[key] = naive.surface_error(inside, vertices, crop, self.oracle)
+        return self._errors[key]
+
+    def _seen(self, sample: VinSample, pose: Float32) -> Float32:
+        return naive.back_project(self._rendered(sample, pose), pose, self._camera(sample), self.oracle.pixel_stride)
+
+    def _wrong_depth(self, stored: StoredRollout, pose: Float32) -> float:
+        """Share of pixels where rendered and brute-force depth disagree."""
+        sample = self.sample(stored.lineage.source_sample_key or "")
+        vertices, faces = self.mesh(sample.identity.scene_id)
+        limits = self.oracle.znear_m, self.oracle.zfar_m
+        slow = tiled_depth(vertices, faces, pose, self._camera(sample), *limits)
+        fast = self._rendered(sample, pose)
+        return float((np.abs(fast - slow) > DEPTH_TOLERANCE * np.maximum(slow, ERROR_FLOOR_M2)).mean())
+
+    def _rendered(self, sample: VinSample, pose: Float32) -> Float32:
+        found = self._scenes.find(sample.identity.scene_id)
+        assert found is not None, "a rollout whose mesh is not there is refused before"
+        limits = self.oracle.znear_m, self.oracle.zfar_m
+        return render_depth(found[0].bvh, pose[None], self._camera(sample), *limits).depth_m[0].cpu().numpy()
+
+    def _camera(self, sample: VinSample) -> PinholeCamera:
+        return sample.actor.camera.resized(self.oracle.height_px, self.oracle.width_px)
+
+    def _box(self, stored: StoredRollout, sample: VinSample) -> OrientedBoxes:
+        wanted = stored.lineage.matched_gt_target_row_id
+        rows = np.flatnonzero(sample.truth.gt_boxes.source_index == wanted)
+        if len(rows) != 1:
+            raise ReplayRefused(f"{stored.lineage.rollout_id}: the source has no ground-truth box {wanted} any more")
+        return sample.truth.gt_boxes.boxes[int(rows[0]) : int(rows[0]) + 1]
+
+    def _rollout(self, rollout_row_id: int) -> StoredRollout:
+        stored = self.reader.rollout(rollout_row_id)
+        refuse_other_campaign(self.reader, stored.lineage, self.campaign)
+        scene = stored.lineage.scene_id or ""
+        if (
+            self.source.meshes.find(scene) is None
+            or self.source.meshes.content_hash(scene) != stored.lineage.mesh_version
+        ):
+            raise ReplayRefused(
+                f"{stored.lineage.rollout_id}: the mesh of {scene} is not {stored.lineage.mesh_version}"
+            )
+        return stored
+
+    def _sample(self, sample_key: str) -> VinSample:
+        return self.source.sample(self.source.row(sample_key))
+
+    def _mesh(self, scene_id: str) -> tuple[Float32, NDArray[np.int32]]:
+        mesh = self.source.meshes.load(scene_id)
+        return mesh.vertices, mesh.faces
+
+
+def _line(label: str, stored: float, ours: float, tolerance: float) -> dict[str, Any]:
+    gap = abs(stored - ours)
+    return {
+        "label": label,
+        "stored": stored,
+        "naive": ours,
+        "gap": gap,
+        "tolerance": tolerance,
+        "agrees": gap <= tolerance,
+    }
+
+
+def tiled_depth(
+    vertices: Float32,
+    faces: NDArray[np.int32],
+    pose_world_camera: Float32,
+    camera: PinholeCamera,
+    znear_m: float,
+    zfar_m: float,
+) -> Float64:
+    """``naive.depth``, tile by tile, each with the faces that reach into its pyramid: the same image, much sooner.
+
+    A face is left out only when all its corners lie beyond one side plane of the tile, or behind the camera.
+    """
+    corners = transform(inverse(pose_world_camera), vertices).astype(np.float64)[faces]
+    x, y, z = corners[..., 0], corners[..., 1], corners[..., 2]
+    slack = 1e-4
+    ahead = (z > -slack).any(axis=1)
+    image = np.zeros((camera.height_px, camera.width_px))
+    for top in range(0, camera.height_px, _TILE_PX):
+        bottom = min(top + _TILE_PX, camera.height_px)
+        above, below = (camera.cy_px - top) / camera.fy_px, (camera.cy_px - bottom) / camera.fy_px
+        band = ahead & (y - above * z < slack).any(axis=1) & (y - below * z > -slack).any(axis=1)
+        for left in range(0, camera.width_px, _TILE_PX):
+            right = min(left + _TILE_PX, camera.width_px)
+            near, far = (camera.cx_px - left) / camera.fx_px, (camera.cx_px - right) / camera.fx_px
+            inside = band & (x - near * z < slack).any(axis=1) & (x - far * z > -slack).any(axis=1)
+            if inside.any():
+                tile = replace(
+                    camera,
+                    cx_px=camera.cx_px - left,
+                    cy_px=camera.cy_px - top,
+                    height_px=bottom - top,
+                    width_px=right - left,
+                )
+                image[top:bottom, left:right] = naive.depth(
+                    vertices, faces[inside], pose_world_camera, tile, znear_m, zfar_m
+                )
+    return image

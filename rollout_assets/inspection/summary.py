@@ -1,0 +1,179 @@
+"""Counts: from the full shell down to what was selected, by any category, and along the rollout trees."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import polars as pl
+
+from rollout_assets.candidates.shell import CandidateShell
+from rollout_assets.errors import ConfigError
+from rollout_assets.inspection.audit import camera_centre, selected_rows, with_names
+from rollout_assets.inspection.context import rollout_context
+from rollout_assets.inspection.decode import (
+    decode_invalid_reason,
+    decode_position_id,
+    decode_strategy_id,
+    named,
+)
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+
+WATERFALL = {
+    "full_shell": None,
+    "actor_valid": "actor_action_mask",
+    "oracle_label": "oracle_label_mask",
+    "q_train": "q_train_mask",
+    "selected": "selected_mask",
+}
+"""Stage -> the candidate mask that lets a row pass; the shell itself needs none."""
+
+GroupBy = Literal[
+    "position",
+    "strategy",
+    "mixture_id",
+    "reason",
+    "step_index",
+    "policy",
+    "recipe",
+    "scene",
+    "split",
+    "target_class",
+    "target_id",
+    "score_source",
+]
+
+_OF_CANDIDATE = {
+    "position": ("position_id", decode_position_id),
+    "strategy": ("strategy_id", decode_strategy_id),
+    "reason": ("primary_invalid_reason", decode_invalid_reason),
+}
+_STORED = {"mixture_id": "mixture_id", "step_index": "step_index", "score_source": "score_source_id"}
+
+
+def validity_waterfall_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
+    """Return full-shell to selected counts for one rollout store.
+
+    Per stage: ``count``, its share of the shell and of the stage before (null where that is empty).
+    """
+    masks = reader.table("candidates", columns=[mask for mask in WATERFALL.values() if mask is not None])
+    counts = [masks.height if mask is None else int(masks[mask].sum()) for mask in WATERFALL.values()]
+    before = [counts[0], *counts[:-1]]
+    return pl.DataFrame(
+        {
+            "stage": list(WATERFALL),
+            "count": pl.Series(counts, dtype=pl.Int64),
+            "fraction_of_shell": pl.Series([_share(count, counts[0]) for count in counts], dtype=pl.Float64),
+            "fraction_of_previous": pl.Series(
+                [_share(count, base) for count, base in zip(counts, before, strict=True)], dtype=pl.Float64
+            ),
+        }
+    )
+
+
+def candidate_group_summary_rows(reader: RolloutZarrStoreReader, group_by: GroupBy = "position") -> pl.DataFrame:
+    """Summarize candidate validity and labels by a decoded categorical field.
+
+    Per group: counts of every stage, fractions, and mean, deviation, quartiles and extremes of ``target_root_gain``
+    over labelled rows (null where there are none). Largest group first.
+    """
+    if group_by not in get_args(GroupBy):
+        raise ConfigError(f"group_by must be one of {', '.join(get_args(GroupBy))}, got {group_by!r}")
+    masks = [mask for mask in WATERFALL.values() if mask is not None]
+    frame = reader.table(
+        "candidates", columns=["rollout_row_id", *masks, "target_root_gain", "target_rri"]
+    ).with_columns(_group_column(reader, group_by))
+    if group_by not in frame.columns:
+        context = rollout_context(reader).select("rollout_row_id", group_by)
+        frame = frame.join(context, on="rollout_row_id", how="left", maintain_order="left")
+    labelled = pl.col("oracle_label_mask")
+    gain, rri = pl.col("target_root_gain").filter(labelled), pl.col("target_rri").filter(labelled)
+    return (
+        frame.group_by(group_by)
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            *(pl.col(mask).sum().cast(pl.Int64).alias(stage) for stage, mask in WATERFALL.items() if mask),
+            gain.cast(pl.Float64).mean().alias("root_gain_mean"),
+            gain.cast(pl.Float64).std(ddof=0).alias("root_gain_std"),
+            *(
+                gain.quantile(q, interpolation="linear").cast(pl.Float64).alias(f"root_gain_{name}")
+                for name, q in (("min", 0.0), ("q25", 0.25), ("median", 0.5), ("q75", 0.75), ("max", 1.0))
+            ),
+            rri.cast(pl.Float64).mean().alias("rri_mean"),
+        )
+        .with_columns(
+            *((pl.col(stage) / pl.col("count")).alias(f"{stage}_fraction") for stage, mask in WATERFALL.items() if mask)
+        )
+        .sort("count", group_by, descending=[True, False], nulls_last=True)
+    )
+
+
+def rollout_tree_summary_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
+    """Summarize selected rollout-tree provenance by policy, step, and family.
+
+    One row per recipe, policy, step and position family that something was selected from: how often, by how many
+    chains, targets and sources, from how many distinct views, and the mean gain and probability of what was taken.
+    ``share`` is of all selections of the recipe at that step. ``distinct_views`` counts a view that several chains of
+    one tree share once: branches of a tree have the same first steps.
+    """
+    picked = (
+        with_names(selected_rows(reader))
+        .with_columns(camera_centre("pose_world_cam"))
+        .join(
+            rollout_context(reader).select("rollout_row_id", "recipe", "policy", "target_row_id", "source_row_id"),
+            on="rollout_row_id",
+            how="left",
+            maintain_order="left",
+        )
+    )
+    at = ["recipe", "policy", "step_index"]
+    return (
+        picked.group_by([*at, "position", "strategy"])
+        .agg(
+            pl.len().cast(pl.Int64).alias("selected"),
+            pl.col("rollout_row_id").n_unique().cast(pl.Int64).alias("chains"),
+            pl.col("target_row_id").n_unique().cast(pl.Int64).alias("targets"),
+            pl.col("source_row_id").n_unique().cast(pl.Int64).alias("sources"),
+            pl.struct("target_row_id", "camera_x_m", "camera_y_m", "camera_z_m")
+            .n_unique()
+            .cast(pl.Int64)
+            .alias("distinct_views"),
+            pl.col("target_root_gain").cast(pl.Float64).mean().alias("root_gain_mean"),
+            pl.col("target_rri").cast(pl.Float64).mean().alias("rri_mean"),
+            pl.col("selection_probabilities").cast(pl.Float64).mean().alias("probability_mean"),
+        )
+        .with_columns((pl.col("selected") / pl.col("selected").sum().over(at)).alias("share"))
+        .sort([*at, "position", "strategy"])
+    )
+
+
+def candidate_result_diagnostic_counts(shell: CandidateShell) -> pl.DataFrame:
+    """Return live CandidateSamplingResult counts by position and invalid reason.
+
+    For a shell in memory, before it is stored: one row per position family and primary reason (``VALID`` included).
+    """
+    position = pl.Series("position", shell.position_id)
+    reason = pl.Series("reason", shell.primary_invalid_reason)
+    frame = pl.DataFrame(
+        {"position": named(position, decode_position_id), "reason": named(reason, decode_invalid_reason)}
+    )
+    total = pl.col("count").sum().over("position")
+    return (
+        frame.group_by("position", "reason")
+        .agg(pl.len().cast(pl.Int64).alias("count"))
+        .with_columns((pl.col("count") / total).alias("fraction_of_position"))
+        .sort("position", "count", "reason", descending=[False, True, False])
+    )
+
+
+def _group_column(reader: RolloutZarrStoreReader, group_by: str) -> list[pl.Series]:
+    if group_by in _OF_CANDIDATE:
+        stored, decode = _OF_CANDIDATE[group_by]
+        return [named(reader.table("candidates", columns=[stored])[stored], decode).alias(group_by)]
+    if group_by in _STORED:
+        stored = _STORED[group_by]
+        return [reader.table("candidates", columns=[stored], decode=True)[stored].alias(group_by)]
+    return []
+
+
+def _share(count: int, base: int) -> float | None:
+    return count / base if base else None

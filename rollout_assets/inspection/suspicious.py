@@ -1,0 +1,320 @@
+"""What looks wrong: heuristics over a whole store, each of which names the rows it means.
+
+The validator says whether a store keeps the rules; this says whether what it holds is plausible. Every kind is one
+function in ``KINDS`` that returns its rows; a finding names the narrowest row it is about and leaves the rest null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal
+
+import numpy as np
+import polars as pl
+from pydantic import Field
+
+from rollout_assets.config import ConfigSection, Count, Finite, Fraction, NonNegative
+from rollout_assets.inspection.audit import selected_rows
+from rollout_assets.inspection.context import rollout_context
+from rollout_assets.inspection.decode import decode_invalid_reason, named
+from rollout_assets.inspection.depth import selected_depth_extremes
+from rollout_assets.inspection.near_duplicates import near_duplicate_pairs
+from rollout_assets.inspection.objectives import shell_statistics
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.rollouts.zarr_store.schema import DIAGNOSTIC_COLUMNS
+
+Severity = Literal["error", "warning", "info"]
+
+GREEDY_POLICY = "oracle_greedy"
+"""The policy that promises the best labelled view."""
+
+FEATURES = (*(name for name in DIAGNOSTIC_COLUMNS if not name.endswith("_mask")), "target_rri", "target_root_gain")
+"""Candidate columns a learner looks at; one that never varies says nothing."""
+
+MOTION = ("motion_step_length_m", "motion_height_delta_m", "motion_backward_step_m", "motion_yaw_delta_deg")
+"""How far a view is from where the actor stands."""
+
+GAINS = ("target_root_gain", "target_rri", "scene_root_gain", "scene_rri")
+"""Labels that are shares of an error; beyond [-1, 1] a view more than doubled it, or made it negative."""
+
+
+class RolloutSuspiciousQueryConfig(ConfigSection):
+    """Thresholds used by suspicious_rollout_rows."""
+
+    min_valid_candidates: Count = 3
+    dominant_invalid_fraction: Fraction = Field(0.8, description="Share of a shell that one reason refuses.")
+    high_target_score: NonNegative = 0.5
+    max_step_distance_m: NonNegative = 1.25
+    max_height_delta_m: NonNegative = 0.6
+    max_backward_step_m: NonNegative = 0.35
+    max_yaw_delta_deg: NonNegative = 85.0
+    max_abs_gain: NonNegative = 1.0
+    min_final_root_gain: Finite = Field(0.0, description="A chain that ends below has lost ground.")
+    min_variance_targets: Count = Field(2, description="Fewer targets than that may well share a feature's value.")
+    near_duplicate_m: NonNegative = 0.002
+    near_duplicate_deg: NonNegative = 0.25
+    min_valid_depth_fraction: Fraction = Field(0.01, description="A depth image with less is empty.")
+    saturated_depth_fraction: Fraction = Field(0.5, description="Share of valid pixels near the far limit.")
+    max_depth_images: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Depth images to look at, spread evenly; all by default."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Subject:
+    """A store with the frames that several kinds need, each read once."""
+
+    reader: RolloutZarrStoreReader
+    config: RolloutSuspiciousQueryConfig
+
+    @cached_property
+    def context(self) -> pl.DataFrame:
+        return rollout_context(self.reader)
+
+    @cached_property
+    def steps(self) -> pl.DataFrame:
+        return self.reader.table("steps")
+
+    @cached_property
+    def candidates(self) -> pl.DataFrame:
+        masks = ("actor_action_mask", "oracle_label_mask")
+        ids = ("candidate_row_id", "step_row_id", "rollout_row_id")
+        return self.reader.table("candidates", columns=(*ids, *masks, "primary_invalid_reason", *GAINS))
+
+    @cached_property
+    def selected(self) -> pl.DataFrame:
+        return selected_rows(self.reader, labels=("target_root_gain",), measures=MOTION)
+
+    @cached_property
+    def shells(self) -> pl.DataFrame:
+        return shell_statistics(self.reader)
+
+    @cached_property
+    def depths(self) -> pl.DataFrame:
+        return selected_depth_extremes(self.reader, self.config.max_depth_images)
+
+
+def suspicious_rollout_rows(
+    reader: RolloutZarrStoreReader, config: RolloutSuspiciousQueryConfig | None = None
+) -> pl.DataFrame:
+    """Return heuristic anomaly rows for rollout-store QA triage.
+
+    Columns: kind, severity, rollout_row_id, step_row_id, candidate_row_id, target_row_id, message. Errors first, then
+    in the order of ``KINDS`` and of the store.
+    """
+    subject = _Subject(reader, config or RolloutSuspiciousQueryConfig())
+    found = [_framed(kind, severity, query(subject)) for kind, (severity, query) in KINDS.items()]
+    rows = pl.concat([_with_owners(frame, subject) for frame in found])
+    order = pl.Enum(["error", "warning", "info"])
+    return rows.sort(pl.col("severity").cast(order), maintain_order=True)
+
+
+def _low_valid_fanout(subject: _Subject) -> pl.DataFrame:
+    least = subject.config.min_valid_candidates
+    return subject.steps.filter(pl.col("num_valid_candidates") < least).select(
+        "step_row_id",
+        pl.format(
+            "{} of {} views can be taken; expected at least {}",
+            "num_valid_candidates",
+            "num_candidates",
+            pl.lit(least),
+        ).alias("message"),
+    )
+
+
+def _dominant_invalid_reason(subject: _Subject) -> pl.DataFrame:
+    limit = subject.config.dominant_invalid_fraction
+    refused = subject.candidates.filter(~pl.col("actor_action_mask"))
+    counts = refused.group_by("step_row_id", "primary_invalid_reason").len("refused")
+    shells = subject.steps.select("step_row_id", "num_candidates")
+    worst = counts.join(shells, on="step_row_id").filter(pl.col("refused") >= limit * pl.col("num_candidates"))
+    worst = worst.with_columns(named(worst["primary_invalid_reason"], decode_invalid_reason).alias("reason"))
+    message = pl.format("{} refuses {} of {} views", "reason", "refused", "num_candidates")
+    return worst.sort("step_row_id", "primary_invalid_reason").select("step_row_id", message.alias("message"))
+
+
+def _valid_candidate_missing_label(subject: _Subject) -> pl.DataFrame:
+    bare = subject.candidates.filter(pl.col("actor_action_mask") & ~pl.col("oracle_label_mask"))
+    return bare.select("candidate_row_id", "step_row_id", pl.lit("can be taken, but has no label").alias("message"))
+
+
+def _high_score_invalid_gt_target(subject: _Subject) -> pl.DataFrame:
+    targets = subject.reader.table(
+        "targets",
+        columns=("target_row_id", "target_selection_score", "gt_match_status_id", "gt_label_valid_mask"),
+        decode=True,
+    )
+    high = targets.filter(
+        (pl.col("target_selection_score") >= subject.config.high_target_score) & ~pl.col("gt_label_valid_mask")
+    )
+    message = pl.format(
+        "scores {}, but its ground truth is no label: {}",
+        pl.col("target_selection_score").round(3),
+        pl.col("gt_match_status_id").fill_null("no match status"),
+    )
+    return high.select("target_row_id", message.alias("message"))
+
+
+def _selected_motion_outlier(subject: _Subject) -> pl.DataFrame:
+    config = subject.config
+    limits = (
+        ("step", pl.col("motion_step_length_m"), config.max_step_distance_m, "m"),
+        ("height change", pl.col("motion_height_delta_m").abs(), config.max_height_delta_m, "m"),
+        ("backward step", pl.col("motion_backward_step_m"), config.max_backward_step_m, "m"),
+        ("yaw change", pl.col("motion_yaw_delta_deg"), config.max_yaw_delta_deg, "deg"),
+    )
+    said = [
+        pl.when(value.is_not_nan() & (value > limit)).then(
+            pl.format(f"{name} {{}} {unit} > {limit:g} {unit}", value.round(3))
+        )
+        for name, value, limit, unit in limits
+    ]
+    message = pl.concat_str(said, separator="; ", ignore_nulls=True).alias("message")
+    return subject.selected.select("candidate_row_id", "step_row_id", message).filter(pl.col("message") != "")
+
+
+def _equal_labels_in_step(subject: _Subject) -> pl.DataFrame:
+    alike = subject.shells.filter((pl.col("labelled") > 1) & (pl.col("best_root_gain") == pl.col("worst_root_gain")))
+    message = pl.format("all {} labelled views gain {}", "labelled", pl.col("best_root_gain"))
+    return alike.select("step_row_id", message.alias("message"))
+
+
+def _gain_out_of_range(subject: _Subject) -> pl.DataFrame:
+    limit = subject.config.max_abs_gain
+    said = [
+        pl.when(pl.col(name).is_not_nan() & (pl.col(name).abs() > limit)).then(
+            pl.format(f"{name} {{}}", pl.col(name).round(4))
+        )
+        for name in GAINS
+    ]
+    beyond = pl.any_horizontal(pl.col(name).is_not_nan() & (pl.col(name).abs() > limit) for name in GAINS)
+    message = pl.concat_str([pl.concat_str(said, separator=", ", ignore_nulls=True), pl.lit(f" beyond ±{limit:g}")])
+    return subject.candidates.filter(beyond).select("candidate_row_id", "step_row_id", message.alias("message"))
+
+
+def _greedy_choice_not_best(subject: _Subject) -> pl.DataFrame:
+    """A tree that branches b times takes its b best views, so the b-th best is still greedy."""
+    greedy = subject.context.filter(pl.col("policy") == GREEDY_POLICY).select("rollout_row_id", "branch_factor")
+    chosen = (
+        subject.selected.select("step_row_id", "rollout_row_id", "candidate_row_id", "target_root_gain")
+        .filter(pl.col("target_root_gain").is_not_nan())
+        .join(greedy, on="rollout_row_id", how="inner", maintain_order="left")
+    )
+    offered = subject.candidates.filter("oracle_label_mask").select(
+        "step_row_id", pl.col("target_root_gain").alias("offered")
+    )
+    better = (
+        offered.join(chosen, on="step_row_id", how="inner")
+        .filter(pl.col("offered") > pl.col("target_root_gain"))
+        .group_by("step_row_id")
+        .agg(pl.len().alias("better"), pl.col("offered").max().alias("best"))
+    )
+    missed = chosen.join(better, on="step_row_id", how="inner", maintain_order="left").filter(
+        pl.col("better") >= pl.col("branch_factor")
+    )
+    message = pl.format(
+        "gains {}, the best view {}; {} are better and the tree branches {}",
+        pl.col("target_root_gain").round(5),
+        pl.col("best").round(5),
+        "better",
+        "branch_factor",
+    )
+    return missed.select("candidate_row_id", "step_row_id", message.alias("message"))
+
+
+def _zero_variance_feature(subject: _Subject) -> pl.DataFrame:
+    lines = []
+    varied = subject.context["target_row_id"].n_unique() >= subject.config.min_variance_targets
+    for name in FEATURES if varied else ():
+        table = "candidate_diagnostics" if name in DIAGNOSTIC_COLUMNS else "candidates"
+        values = subject.reader.array(f"{table}/{name}")
+        finite = values[np.isfinite(values)]
+        if len(finite) > 1 and finite.min() == finite.max():
+            lines.append(f"{table}/{name} is {finite[0]:g} in all {len(finite)} rows that have it")
+    return pl.DataFrame({"message": pl.Series(lines, dtype=pl.String)})
+
+
+def _near_duplicate_views(subject: _Subject) -> pl.DataFrame:
+    pairs = near_duplicate_pairs(subject.reader, subject.config.near_duplicate_m, subject.config.near_duplicate_deg)
+    message = pl.format(
+        "{} mm and {} deg from candidate {}",
+        (pl.col("distance_m") * 1000).round(2),
+        pl.col("angle_deg").round(3),
+        "other_candidate_row_id",
+    )
+    return pairs.select("candidate_row_id", "step_row_id", message.alias("message"))
+
+
+def _empty_depth(subject: _Subject) -> pl.DataFrame:
+    least = subject.config.min_valid_depth_fraction
+    empty = subject.depths.filter(pl.col("valid_fraction") < least)
+    message = pl.format("{} % of the selected view's pixels have depth", (pl.col("valid_fraction") * 100).round(2))
+    return empty.select("step_row_id", message.alias("message"))
+
+
+def _saturated_depth(subject: _Subject) -> pl.DataFrame:
+    most = subject.config.saturated_depth_fraction
+    far = subject.depths.filter(
+        (pl.col("far_fraction") >= most) & (pl.col("valid_fraction") >= subject.config.min_valid_depth_fraction)
+    )
+    message = pl.format("{} % of the pixels with depth lie at the far limit", (pl.col("far_fraction") * 100).round(1))
+    return far.select("step_row_id", message.alias("message"))
+
+
+def _chain_loses_ground(subject: _Subject) -> pl.DataFrame:
+    final = pl.col("final_cumulative_target_root_gain")
+    lost = subject.context.filter(final.is_not_nan() & (final < subject.config.min_final_root_gain))
+    message = pl.format("ends {} of the root error worse than it began", (-final).round(4))
+    return lost.select("rollout_row_id", message.alias("message"))
+
+
+KINDS: dict[str, tuple[Severity, Callable[[_Subject], pl.DataFrame]]] = {
+    "valid_candidate_missing_label": ("error", _valid_candidate_missing_label),
+    "low_valid_fanout": ("warning", _low_valid_fanout),
+    "dominant_invalid_reason": ("warning", _dominant_invalid_reason),
+    "high_score_invalid_gt_target": ("warning", _high_score_invalid_gt_target),
+    "selected_motion_outlier": ("warning", _selected_motion_outlier),
+    "greedy_choice_not_best": ("warning", _greedy_choice_not_best),
+    "gain_out_of_range": ("warning", _gain_out_of_range),
+    "equal_labels_in_step": ("warning", _equal_labels_in_step),
+    "zero_variance_feature": ("warning", _zero_variance_feature),
+    "empty_depth": ("warning", _empty_depth),
+    "saturated_depth": ("warning", _saturated_depth),
+    "chain_loses_ground": ("info", _chain_loses_ground),
+    "near_duplicate_views": ("info", _near_duplicate_views),
+}
+"""Kind -> its severity and the query that finds it."""
+
+COLUMNS = {
+    "kind": pl.String,
+    "severity": pl.String,
+    "rollout_row_id": pl.Int64,
+    "step_row_id": pl.Int64,
+    "candidate_row_id": pl.Int64,
+    "target_row_id": pl.Int64,
+    "message": pl.String,
+}
+"""Columns of a finding."""
+
+
+def _framed(kind: str, severity: Severity, rows: pl.DataFrame) -> pl.DataFrame:
+    """A query's rows with every column of a finding."""
+    given = {"kind": pl.lit(kind), "severity": pl.lit(severity)}
+    missing = {name: pl.lit(None, dtype) for name, dtype in COLUMNS.items() if name not in rows.columns}
+    columns = {name: pl.col(name) for name in COLUMNS} | missing | given
+    return rows.select(expr.cast(COLUMNS[name]).alias(name) for name, expr in columns.items())
+
+
+def _with_owners(rows: pl.DataFrame, subject: _Subject) -> pl.DataFrame:
+    """Fill in the chain of a step and the target of a chain where a query named only the narrower row."""
+    chain_of = subject.steps.select("step_row_id", pl.col("rollout_row_id").alias("chain"))
+    target_of = subject.context.select("rollout_row_id", pl.col("target_row_id").alias("owner"))
+    return (
+        rows.join(chain_of, on="step_row_id", how="left", maintain_order="left")
+        .with_columns(pl.coalesce("rollout_row_id", "chain").alias("rollout_row_id"))
+        .join(target_of, on="rollout_row_id", how="left", maintain_order="left")
+        .with_columns(pl.coalesce("target_row_id", "owner").alias("target_row_id"))
+        .select(*COLUMNS)
+    )

@@ -1,0 +1,226 @@
+"""From source rows to a stream of rollout records. Everything that was left out is counted by reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from rollout_assets.config import CampaignConfig
+from rollout_assets.errors import RolloutAssetsError
+from rollout_assets.oracle.scorer import OracleScorer
+from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.rollouts.engine import Chain, RolloutKey, ShellPath, StepDecision, expand
+from rollout_assets.rollouts.evaluation import StateEvaluator, drive
+from rollout_assets.rollouts.records import SourceProvenance, rollout_record
+from rollout_assets.rollouts.roots import (
+    PreparedSample,
+    RefusedTarget,
+    RolloutTargetSource,
+    SceneLoader,
+    TargetedRoot,
+    prepare_sample,
+)
+from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutZarrRecord, SelectedDepth
+from rollout_assets.sources.layout import FORMAT_VERSION, IndexRow
+from rollout_assets.sources.vin_store import VinOfflineStore
+
+DEAD_RECIPE = "NO_VALID_FIRST_VIEW"
+"""A recipe that could not take a single view; its record keeps the dead end."""
+
+
+@dataclass
+class RolloutDatasetWriterStats:
+    """Counters of one run. Nothing is left out without a count here."""
+
+    rows: int = 0
+    rows_skipped: Counter[str] = field(default_factory=Counter)
+    targets: int = 0
+    targets_refused: Counter[str] = field(default_factory=Counter)
+    boxes_ineligible: Counter[str] = field(default_factory=Counter)
+    rollouts: int = 0
+    recipes_stuck: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+    candidates: int = 0
+    views_scored: int = 0
+    seconds: float = 0.0
+    seconds_per_stage: dict[str, float] = field(default_factory=dict)
+    skipped_rows: dict[str, str] = field(default_factory=dict)
+    """Sample key -> why it gave nothing, in words."""
+    skip_reasons: dict[str, str] = field(default_factory=dict)
+    """Sample key -> the reason's name, as counted in ``rows_skipped``."""
+
+    @property
+    def views_per_second(self) -> float:
+        """Views scored per second of wall time."""
+        return self.views_scored / self.seconds if self.seconds else 0.0
+
+    def seconds_left(self, rows: int) -> float:
+        """Time for the rest of ``rows`` rows, at the pace so far."""
+        return (rows - self.rows) * self.seconds / self.rows if self.rows else 0.0
+
+    def note(self, rows: int) -> str:
+        """What has come of the rows so far, in one line, for whoever watches."""
+        left = round(self.seconds_left(rows))
+        parts = [
+            f"{self.targets:,} targets",
+            f"{self.rollouts:,} rollouts",
+            f"{self.views_scored:,} views",
+            f"{self.views_per_second:,.0f} views/s",
+            f"{left // 60}:{left % 60:02d} left",
+        ]
+        parts += [f"skipped {count} {reason}" for reason, count in sorted(self.rows_skipped.items())]
+        return ", ".join(parts)
+
+    def to_jsonable(self) -> dict[str, Any]:
+        """Plain JSON values of all counters."""
+        return {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
+
+
+class RolloutGenerator:
+    """Generates the records of source rows, one row at a time, all its targets and recipes together.
+
+    The same row gives the same records whatever else is generated before, after or beside it.
+    """
+
+    def __init__(
+        self,
+        config: CampaignConfig,
+        store: VinOfflineStore,
+        target_source: RolloutTargetSource | None = None,
+        *,
+        provenance: SourceProvenance | None = None,
+        scenes: SceneLoader | None = None,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.scorer = OracleScorer(config.oracle)
+        self.scenes = scenes or SceneLoader(store.meshes, config.oracle.device)
+        self.stats = RolloutDatasetWriterStats()
+        self._target_source = target_source
+        self.provenance = provenance or SourceProvenance(
+            cache_version=str(FORMAT_VERSION),
+            manifest_hash=store.source_manifest_hash,
+            split_hashes={split: store.split_manifest_hash(split) for split in config.source.splits},
+        )
+
+    def records(self, rows: Sequence[IndexRow], progress: ProgressSink = SILENT) -> Iterator[RolloutZarrRecord]:
+        """Records in order of row, target rank and recipe. A row that fails is counted and the others go on."""
+        began = perf_counter()
+        for done, row in enumerate(rows, start=1):
+            try:
+                yield from self._row_records(row)
+            except RolloutAssetsError as error:
+                self._skip(row, type(error).__name__, str(error))
+            self.stats.rows += 1
+            self.stats.seconds = perf_counter() - began
+            progress(ProgressEvent("generating", done, len(rows), note=self.stats.note(len(rows)), unit="rows"))
+
+    def prepare(self, row: IndexRow) -> PreparedSample:
+        """A row with its targets, before any rollout."""
+        return prepare_sample(self.store.sample(row), self.config, self.scorer, self.scenes, self._target_source)
+
+    def records_of(self, prepared: PreparedSample) -> Iterator[RolloutZarrRecord]:
+        """Records of a prepared row's targets and all recipes."""
+        evaluator = StateEvaluator(self.config, self.scorer)
+        chains = self._expand(prepared.roots, evaluator)
+        depths = self._depths(prepared.roots, chains, evaluator)
+        self._count_stages(evaluator)
+        for target in prepared.targets:
+            yield from self._target_records(prepared, target, chains, depths)
+
+    def _row_records(self, row: IndexRow) -> Iterator[RolloutZarrRecord]:
+        prepared = self.prepare(row)
+        self.stats.boxes_ineligible.update(
+            {name: count for name, count in prepared.box_reasons.items() if name != "VALID"}
+        )
+        if prepared.skip_reason is not None:
+            self._skip(row, prepared.skip_reason, prepared.skip_reason)
+            return
+        yield from self.records_of(prepared)
+
+    def _expand(
+        self, roots: Sequence[TargetedRoot], evaluator: StateEvaluator
+    ) -> dict[tuple[TargetedRoot, str], tuple[Chain, ...]]:
+        """Kept chains of every target and recipe of one row, grown together."""
+        seed = self.config.seed
+        rollouts = [
+            (root, seed, expand(recipe, RolloutKey(seed, root.actor.identity.sample_key, root.match.target.target_id)))
+            for root in roots
+            for recipe in self.config.recipes
+        ]
+        names = [(root, recipe.name) for root in roots for recipe in self.config.recipes]
+        return dict(zip(names, drive(rollouts, evaluator), strict=True))
+
+    def _depths(
+        self,
+        roots: Sequence[TargetedRoot],
+        chains: dict[tuple[TargetedRoot, str], tuple[Chain, ...]],
+        evaluator: StateEvaluator,
+    ) -> dict[TargetedRoot, dict[tuple[ShellPath, int], SelectedDepth]]:
+        """Depth of every selected view, each rendered once however many chains took it."""
+        if not self.config.selected_depth.enabled:
+            return {root: {} for root in roots}
+        taken = {
+            (root, step.state.path, step.selected_shell_index): step.state.shell.pose_world_camera
+            for (root, _), kept in chains.items()
+            for step in _steps(kept)
+            if step.selected_shell_index != NOT_SELECTED
+        }
+        images = evaluator.selected_depths([(root, poses[index]) for (root, _, index), poses in taken.items()])
+        depths: dict[TargetedRoot, dict[tuple[ShellPath, int], SelectedDepth]] = {root: {} for root in roots}
+        for (root, path, index), image in zip(taken, images, strict=True):
+            depths[root][path, index] = image
+        return depths
+
+    def _target_records(
+        self,
+        prepared: PreparedSample,
+        target: TargetedRoot | RefusedTarget,
+        chains: dict[tuple[TargetedRoot, str], tuple[Chain, ...]],
+        depths: dict[TargetedRoot, dict[tuple[ShellPath, int], SelectedDepth]],
+    ) -> Iterator[RolloutZarrRecord]:
+        self.stats.targets += 1
+        if isinstance(target, RefusedTarget):
+            self.stats.targets_refused[target.reason] += 1
+            recipe = self.config.recipes[0]
+            yield self._record(prepared, target, recipe.name, (), {})
+            return
+        for recipe in self.config.recipes:
+            kept = chains[target, recipe.name]
+            if not any(chain.path for chain in kept):
+                self.stats.recipes_stuck[DEAD_RECIPE] += 1
+            self.stats.rollouts += len(kept)
+            self.stats.steps += sum(len(chain.steps) for chain in kept)
+            self.stats.candidates += sum(len(step.state.shell) for step in _steps(kept))
+            yield self._record(prepared, target, recipe.name, kept, depths[target])
+
+    def _record(
+        self,
+        prepared: PreparedSample,
+        target: TargetedRoot | RefusedTarget,
+        recipe_name: str,
+        chains: Sequence[Chain],
+        depths: dict[tuple[ShellPath, int], SelectedDepth],
+    ) -> RolloutZarrRecord:
+        recipe = next(recipe for recipe in self.config.recipes if recipe.name == recipe_name)
+        mesh_version = prepared.mesh_version or ""
+        return rollout_record(
+            prepared.actor, target.match, recipe, self.config, self.provenance, mesh_version, chains, depths
+        )
+
+    def _skip(self, row: IndexRow, reason: str, detail: str) -> None:
+        self.stats.rows_skipped[reason] += 1
+        self.stats.skipped_rows[row.sample_key] = detail
+        self.stats.skip_reasons[row.sample_key] = reason
+
+    def _count_stages(self, evaluator: StateEvaluator) -> None:
+        self.stats.views_scored += evaluator.views_scored
+        for stage, seconds in evaluator.times.seconds().items():
+            self.stats.seconds_per_stage[stage] = self.stats.seconds_per_stage.get(stage, 0.0) + seconds
+
+
+def _steps(chains: Iterable[Chain]) -> Iterator[StepDecision]:
+    return (step for chain in chains for step in chain.steps)

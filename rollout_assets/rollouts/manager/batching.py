@@ -1,0 +1,133 @@
+"""Coalescing: states that concurrent rollouts ask for at about the same time are evaluated in one go."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from rollout_assets.errors import ConfigError
+from rollout_assets.rollouts.engine import EvaluatedState, RolloutKey, ShellPath
+from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
+
+StateName = tuple[RolloutKey, ShellPath]
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """When a batch goes off: at ``max_views`` candidate views, or ``max_wait_s`` after its first request.
+
+    While every worker is busy it waits for one and grows meanwhile, so that a device that is behind gets larger
+    launches, not a longer queue of small ones.
+    """
+
+    max_views: int = 4_096
+    max_wait_s: float = 0.002
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.max_views < 1:
+            raise ConfigError(f"max_views must be >= 1, got {self.max_views}")
+        if self.max_wait_s < 0:
+            raise ConfigError(f"max_wait_s must be >= 0, got {self.max_wait_s}")
+        if self.workers < 1:
+            raise ConfigError(f"workers must be >= 1, got {self.workers}")
+
+
+class EvaluationBatcher:
+    """Evaluates states for the tasks of one event loop, in a thread pool of its own.
+
+    A state that is already on its way is not asked for again. A request that fails fails alone: its batch is taken
+    apart and the others are evaluated without it.
+    """
+
+    def __init__(self, evaluator: StateEvaluator, limits: BatchLimits) -> None:
+        self._evaluator, self._limits = evaluator, limits
+        self._pool = ThreadPoolExecutor(limits.workers, thread_name_prefix="scoring")
+        self._waiting: list[StateRequest] = []
+        self._under_way: dict[StateName, asyncio.Future[EvaluatedState]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._batches: set[asyncio.Task[None]] = set()
+        self._views = Counter[str]()
+        self._count_lock = threading.Lock()
+
+    async def evaluate(self, requests: Sequence[StateRequest]) -> list[EvaluatedState]:
+        """The states of all requests, in order."""
+        futures = [self._enqueue(request) for request in requests]
+        return list(await asyncio.gather(*(asyncio.shield(future) for future in futures)))
+
+    @property
+    def per_worker_view_counts(self) -> dict[str, int]:
+        """Views evaluated by each scoring thread so far."""
+        with self._count_lock:
+            return dict(sorted(self._views.items()))
+
+    async def aclose(self) -> None:
+        """Wait for what is under way and stop the threads."""
+        self._send_off()
+        while self._batches:
+            await asyncio.gather(*self._batches, return_exceptions=True)
+        self._pool.shutdown(wait=True)
+
+    def _enqueue(self, request: StateRequest) -> asyncio.Future[EvaluatedState]:
+        name = (request.key, request.path)
+        if name not in self._under_way:
+            loop = asyncio.get_running_loop()
+            self._under_way[name] = loop.create_future()
+            self._waiting.append(request)
+            if len(self._waiting) >= self._largest_batch:
+                self._send_off()
+            elif self._timer is None:
+                self._timer = loop.call_later(self._limits.max_wait_s, self._send_off)
+        return self._under_way[name]
+
+    @property
+    def _largest_batch(self) -> int:
+        """States in a batch of ``max_views``; at least one."""
+        return max(1, self._limits.max_views // self._evaluator.config.candidates.num_candidates)
+
+    def _send_off(self) -> None:
+        """Hand what waits to idle workers; what finds none goes off when one is done."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._waiting and len(self._batches) < self._limits.workers:
+            size = self._largest_batch
+            batch, self._waiting = self._waiting[:size], self._waiting[size:]
+            task = asyncio.ensure_future(self._run(batch))
+            self._batches.add(task)
+            task.add_done_callback(self._worker_is_idle)
+
+    def _worker_is_idle(self, batch: asyncio.Task[None]) -> None:
+        self._batches.discard(batch)
+        if self._timer is None:
+            self._send_off()
+
+    async def _run(self, batch: Sequence[StateRequest]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            states = await loop.run_in_executor(self._pool, self._score, batch)
+        except Exception as error:
+            if len(batch) > 1:
+                await asyncio.gather(*(self._run([request]) for request in batch))
+            else:
+                self._settle(batch[0]).set_exception(error)
+            return
+        for request, state in zip(batch, states, strict=True):
+            self._settle(request).set_result(state)
+
+    def _settle(self, request: StateRequest) -> asyncio.Future[EvaluatedState]:
+        """The future of a request, taken off the list; a failure that nobody waits for any more is no warning."""
+        future = self._under_way.pop((request.key, request.path))
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return future
+
+    def _score(self, batch: Sequence[StateRequest]) -> list[EvaluatedState]:
+        states = self._evaluator.evaluate(batch)
+        with self._count_lock:
+            worker = threading.current_thread().name.rpartition("_")[2]
+            self._views[worker] += sum(int(state.shell.actor_action_mask.sum()) for state in states)
+        return states

@@ -1,0 +1,216 @@
+"""What is asked of a rollout manager and what it answers: roots, completions, groups, and their metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+
+from rollout_assets.config import RolloutRecipeConfig
+from rollout_assets.geometry.poses import Float32
+from rollout_assets.metrics.summaries import Metrics, prefixed, rate, summary
+from rollout_assets.randomness import key_digest
+from rollout_assets.rollouts.engine import Chain
+from rollout_assets.rollouts.roots import TargetedRoot
+from rollout_assets.rollouts.trace import NOT_SELECTED
+
+HORIZON = "horizon"
+STEP_LIMIT = "max_rollout_steps"
+
+
+@dataclass(frozen=True, eq=False)
+class RolloutTask:
+    """What a caller asks for: a root with the recipe to run, the seed to derive from, and how many steps at most."""
+
+    index: int
+    root: TargetedRoot
+    recipe: RolloutRecipeConfig
+    seed: int
+    max_rollout_steps: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Action:
+    """The view a rollout took. pose_world_camera: (12,) float32."""
+
+    step_index: int
+    shell_index: int
+    pose_world_camera: Float32
+    log_probability: float
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What taking the view brought, as the oracle measured it."""
+
+    step_index: int
+    root_gain: float
+    rri: float
+    error_after_m2: float
+    candidate_support: float
+
+
+@dataclass(frozen=True, eq=False)
+class RootView:
+    """Where the rollout began. pose_world_camera: (12,) float32."""
+
+    sample_key: str
+    target_id: str
+    pose_world_camera: Float32
+
+
+LogEntry = RootView | Action | Observation
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """One step of a rollout: what was offered and how long it took."""
+
+    candidates: int
+    valid_fanout: int
+    entropy: float
+
+
+@dataclass(frozen=True, eq=False)
+class RolloutCompletion:
+    """One rollout. ``step_log`` is the root, then action and observation per step, of its best chain.
+
+    ``truncated`` says that a limit ended it (``truncation_reason``), not a dead end. ``reward`` is the best chain's
+    cumulative target root gain. ``chains`` holds every kept chain, best first.
+    """
+
+    rollout_index: int
+    seed: int
+    step_log: tuple[LogEntry, ...]
+    chains: tuple[Chain, ...]
+    final_error_m2: float
+    truncated: bool
+    truncation_reason: str | None
+    reward: float
+    steps: tuple[StepMetrics, ...]
+    views_scored: int
+    timings_s: Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class RolloutGroupRecord:
+    """N rollouts of one root, in index order."""
+
+    root_index: int
+    root: RolloutTask
+    completions: tuple[RolloutCompletion, ...]
+    metadata: Mapping[str, Any]
+    rollout_metrics: Metrics
+
+
+class RolloutImpl(Protocol):
+    """A way of running the rollouts of a root."""
+
+    async def run_rollout(self, root: RolloutTask) -> RolloutGroupRecord:
+        """N completions of one root."""
+
+    async def aclose(self) -> None:
+        """Let go of the running loop's threads or connections."""
+
+
+def derived_seed(seed: int, rollout_index: int) -> int:
+    """Seed of one rollout of a group; rollout 0 keeps the root's own."""
+    if rollout_index == 0:
+        return seed
+    return int.from_bytes(key_digest(seed, rollout_index, "rollout")[:8], "big") >> 1
+
+
+def step_limited(recipe: RolloutRecipeConfig, *limits: int | None) -> RolloutRecipeConfig:
+    """The recipe as it is run: its horizon, or the smallest limit below it."""
+    horizon = min(recipe.horizon, *(limit for limit in (recipe.horizon, *limits) if limit is not None))
+    return recipe if horizon == recipe.horizon else recipe.model_copy(update={"horizon": horizon})
+
+
+def group_metrics(recipe_name: str, completions: Sequence[RolloutCompletion]) -> Metrics:
+    """Metrics of a group's completions, wherever they were run."""
+    steps = [float(len(c.steps)) for c in completions]
+    reward = summary("total_reward", [c.reward for c in completions])
+    return {
+        **reward,
+        **summary("steps_per_rollout", steps, percentiles=(95, 99)),
+        "total_steps": int(sum(steps)),
+        **summary("views_scored_per_rollout", [float(c.views_scored) for c in completions]),
+        **summary("valid_fanout_per_step", [float(step.valid_fanout) for c in completions for step in c.steps]),
+        "truncation_rate": rate(c.truncated for c in completions),
+        "natural_termination_rate": rate(not c.truncated for c in completions),
+        "max_steps_reached_rate": rate(c.truncation_reason in (HORIZON, STEP_LIMIT) for c in completions),
+        **prefixed(recipe_name, reward),
+    }
+
+
+def timing_metrics(completions: Sequence[RolloutCompletion], total_s: float, aggregating_since: float) -> Metrics:
+    """Where a group's time went: wall time in all, scoring and selecting summed over its rollouts."""
+    return {
+        "timing/rollout/total": total_s,
+        **{f"timing/rollout/{stage}": sum(c.timings_s[stage] for c in completions) for stage in ("score", "select")},
+        "timing/rollout/aggregate": perf_counter() - aggregating_since,
+    }
+
+
+def completion_of(
+    root: RolloutTask,
+    recipe: RolloutRecipeConfig,
+    traj_idx: int,
+    seed: int,
+    chains: tuple[Chain, ...],
+    views: int,
+    timings: Mapping[str, float],
+) -> RolloutCompletion:
+    """The completion that kept chains amount to; ``recipe`` is the one that was run, step limit included."""
+    best = chains[0]
+    reason = None
+    if best.termination(recipe.horizon) == "fixed_horizon":
+        reason = STEP_LIMIT if recipe.horizon < root.recipe.horizon else HORIZON
+    log = _step_log(root, best)
+    observed = [entry for entry in log if isinstance(entry, Observation)]
+    start = root.root.oracle_state.target.root_error_m2
+    return RolloutCompletion(
+        rollout_index=traj_idx,
+        seed=seed,
+        step_log=log,
+        chains=chains,
+        final_error_m2=observed[-1].error_after_m2 if observed else start,
+        truncated=reason is not None,
+        truncation_reason=reason,
+        reward=float(np.sum([entry.root_gain for entry in observed])),
+        steps=tuple(
+            StepMetrics(
+                candidates=len(step.state.shell),
+                valid_fanout=int(step.state.shell.actor_action_mask.sum()),
+                entropy=step.decision.entropy,
+            )
+            for step in best.steps
+        ),
+        views_scored=views,
+        timings_s=timings,
+    )
+
+
+def _step_log(root: RolloutTask, chain: Chain) -> tuple[LogEntry, ...]:
+    actor, target_id = root.root.actor, root.root.match.target.target_id
+    log: list[LogEntry] = [RootView(actor.identity.sample_key, target_id, actor.reference_pose_world_camera)]
+    for index, step in enumerate(chain.steps):
+        chosen = step.selected_shell_index
+        if chosen == NOT_SELECTED:
+            continue
+        labels = step.state.labels
+        probability = float(step.decision.log_probabilities[chosen])
+        log.append(Action(index, chosen, step.state.shell.pose_world_camera[chosen], probability))
+        log.append(
+            Observation(
+                step_index=index,
+                root_gain=float(labels.target_root_gain[chosen]),
+                rri=float(labels.target_rri[chosen]),
+                error_after_m2=float(labels.target_pm_dist_after[chosen]),
+                candidate_support=float(labels.target_candidate_support[chosen]),
+            )
+        )
+    return tuple(log)

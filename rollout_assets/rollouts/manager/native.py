@@ -1,0 +1,192 @@
+"""The rollout manager: several rollouts of one root at once, as a group with metrics.
+
+The unit of work is a root (one source row with one target) under a recipe and a seed. A group holds N rollouts of it
+that differ in their seed only; rollout 0 keeps the root's own seed, so a group of one equals what a campaign stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from weakref import WeakKeyDictionary
+
+from rollout_assets.errors import ConfigError, RolloutFailed
+from rollout_assets.metrics.summaries import Metrics
+from rollout_assets.rollouts.engine import Chain, EvaluatedState, Expansion, RolloutKey, ShellPath, expand
+from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
+from rollout_assets.rollouts.manager.batching import BatchLimits, EvaluationBatcher
+from rollout_assets.rollouts.manager.completions import (
+    HORIZON,
+    STEP_LIMIT,
+    Action,
+    LogEntry,
+    Observation,
+    RolloutCompletion,
+    RolloutGroupRecord,
+    RolloutImpl,
+    RolloutTask,
+    RootView,
+    StepMetrics,
+    completion_of,
+    derived_seed,
+    group_metrics,
+    step_limited,
+    timing_metrics,
+)
+from rollout_assets.rollouts.manager.gym import AsyncGymRolloutImpl, GymServerConfig
+
+__all__ = [
+    "HORIZON",
+    "STEP_LIMIT",
+    "Action",
+    "AsyncGymRolloutImpl",
+    "AsyncRolloutImpl",
+    "GymServerConfig",
+    "LogEntry",
+    "Observation",
+    "RolloutCompletion",
+    "RolloutGroupRecord",
+    "RolloutImpl",
+    "RolloutManager",
+    "RolloutTask",
+    "RootView",
+    "StepMetrics",
+    "derived_seed",
+    "group_metrics",
+]
+
+
+class AsyncRolloutImpl:
+    """Runs rollouts in this process. All concurrent rollouts share one evaluator and its device launches.
+
+    ``scorer`` evaluates states; its states are immutable, so rollouts share nothing they could change. One impl serves
+    any number of concurrent ``run_rollout`` calls of an event loop.
+    """
+
+    def __init__(
+        self,
+        num_generations_per_root: int,
+        scorer: StateEvaluator,
+        max_rollout_steps: int | None = None,
+        limits: BatchLimits | None = None,
+    ) -> None:
+        if num_generations_per_root < 1:
+            raise ConfigError(f"num_generations_per_root must be >= 1, got {num_generations_per_root}")
+        if max_rollout_steps is not None and max_rollout_steps < 1:
+            raise ConfigError(f"max_rollout_steps must be >= 1, got {max_rollout_steps}")
+        self._count = num_generations_per_root
+        self._scorer = scorer
+        self._max_steps = max_rollout_steps
+        self._limits = limits or BatchLimits()
+        self._batchers: WeakKeyDictionary[asyncio.AbstractEventLoop, EvaluationBatcher] = WeakKeyDictionary()
+
+    async def run_rollout(self, root: RolloutTask) -> RolloutGroupRecord:
+        """N rollouts at once, in index order. One that fails cancels its siblings and names root and rollout."""
+        began = perf_counter()
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._run_single_rollout(root, index)) for index in range(self._count)]
+        except BaseExceptionGroup as failures:
+            raise _first_failure(failures) from failures
+        completions = tuple(task.result() for task in tasks)
+        metrics = self._aggregate_rollout_metrics(root, completions, perf_counter() - began)
+        metadata = {"recipe": root.recipe.name, "seed": root.seed, "num_generations": self._count}
+        return RolloutGroupRecord(root.index, root, completions, metadata, metrics)
+
+    async def run_alone(self, root: RolloutTask) -> RolloutCompletion:
+        """The root's first rollout, without a group and its metrics."""
+        return await self._run_single_rollout(root, 0)
+
+    async def aclose(self) -> None:
+        """Finish what is under way in the running loop and stop its scoring threads."""
+        batcher = self._batchers.pop(asyncio.get_running_loop(), None)
+        if batcher is not None:
+            await batcher.aclose()
+
+    async def _run_single_rollout(self, root: RolloutTask, traj_idx: int) -> RolloutCompletion:
+        seed = derived_seed(root.seed, traj_idx)
+        target_id = root.root.match.target.target_id
+        recipe = step_limited(root.recipe, self._max_steps, root.max_rollout_steps)
+        rollout = expand(recipe, RolloutKey(seed, root.root.actor.identity.sample_key, target_id))
+        timings = {"score": 0.0, "select": 0.0}
+        views = 0
+        began = perf_counter()
+        try:
+            paths: Sequence[ShellPath] | None = next(rollout)
+            while paths is not None:
+                asked = perf_counter()
+                states = await self._batcher().evaluate([StateRequest(root.root, seed, path) for path in paths])
+                views += sum(int(state.shell.actor_action_mask.sum()) for state in states)
+                scored = perf_counter()
+                paths, chains = self._select_view(rollout, dict(zip(paths, states, strict=True)))
+                timings["score"] += scored - asked
+                timings["select"] += perf_counter() - scored
+        except Exception as error:
+            raise RolloutFailed(f"{root.root.name}: rollout {traj_idx} (seed {seed}) failed: {error}") from error
+        timings["total"] = perf_counter() - began
+        return completion_of(root, recipe, traj_idx, seed, chains, views, timings)
+
+    def _select_view(
+        self, rollout: Expansion, states: Mapping[ShellPath, EvaluatedState]
+    ) -> tuple[Sequence[ShellPath] | None, tuple[Chain, ...]]:
+        """Let the recipe decide at every open state: the paths it wants next, or None and its kept chains."""
+        try:
+            return rollout.send(states), ()
+        except StopIteration as stop:
+            return None, stop.value
+
+    def _aggregate_rollout_metrics(
+        self, root: RolloutTask, completions: Sequence[RolloutCompletion], seconds: float
+    ) -> Metrics:
+        began = perf_counter()
+        metrics = group_metrics(root.recipe.name, completions)
+        metrics["per_worker_view_counts"] = self._batcher().per_worker_view_counts
+        metrics |= timing_metrics(completions, seconds, began)
+        return metrics
+
+    def _batcher(self) -> EvaluationBatcher:
+        loop = asyncio.get_running_loop()
+        if loop not in self._batchers:
+            self._batchers[loop] = EvaluationBatcher(self._scorer, self._limits)
+        return self._batchers[loop]
+
+
+class RolloutManager:
+    """Checks what it is given and delegates to the implementation that fits."""
+
+    def __init__(
+        self,
+        num_generations_per_root: int,
+        scorer: StateEvaluator | None = None,
+        max_rollout_steps: int | None = None,
+        limits: BatchLimits | None = None,
+        use_gym: bool = False,
+        gym: GymServerConfig | None = None,
+    ) -> None:
+        self._impl: RolloutImpl
+        if use_gym:
+            self._impl = AsyncGymRolloutImpl(num_generations_per_root, gym, max_rollout_steps)
+        elif gym is not None:
+            raise ConfigError("a rollout server is configured, but use_gym is False")
+        elif scorer is None:
+            raise ConfigError("the native way of running rollouts needs a scorer, got none")
+        else:
+            self._impl = AsyncRolloutImpl(num_generations_per_root, scorer, max_rollout_steps, limits)
+
+    async def run_rollout(self, root: RolloutTask) -> RolloutGroupRecord:
+        """The root's group of rollouts."""
+        return await self._impl.run_rollout(root)
+
+    async def aclose(self) -> None:
+        """Let go of the running loop's threads or connections."""
+        await self._impl.aclose()
+
+
+def _first_failure(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The failure that a task group's siblings were cancelled for."""
+    for error in failures.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            return _first_failure(error)
+        return error
+    return failures

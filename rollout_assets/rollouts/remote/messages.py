@@ -1,0 +1,141 @@
+"""One rollout asked for, and one rollout answered, as JSON: what collection files hold and what a server speaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from rollout_assets.config import RolloutRecipeConfig
+
+Index = Annotated[int, Field(ge=0)]
+Payload = Literal["chains", "record"]
+
+
+class _Message(BaseModel):
+    """Unknown keys are refused; underscored keys are the collector's own stamps."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class AgentRef(_Message):
+    """Who runs a row: a recipe by its name."""
+
+    name: Annotated[str, Field(min_length=1)]
+
+
+class RolloutParams(_Message):
+    """What a row changes about its recipe; a field left out keeps the recipe's value."""
+
+    max_rollout_steps: Annotated[int, Field(ge=1)] | None = None
+    horizon: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(gt=0)] | None = None
+    branch: Any = None
+    beam_width: Annotated[int, Field(ge=1)] | None = None
+    min_history_distance_m: Annotated[float, Field(ge=0)] | None = None
+    min_sibling_distance_m: Annotated[float, Field(ge=0)] | None = None
+
+
+class RolloutRequest(_Message):
+    """One rollout to run: a source row by key or index, a target by id or rank, and a recipe by name or in full.
+
+    ``seed`` defaults to the campaign's own. ``include`` asks for payloads beside the plain result: the chains, or the
+    record that a rollout store takes.
+    """
+
+    sample_key: str | None = None
+    source_row: Index | None = None
+    target: str | Index = 0
+    recipe: str | RolloutRecipeConfig | None = None
+    agent_ref: AgentRef | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    params: RolloutParams = RolloutParams()
+    include: tuple[Payload, ...] = ()
+    task_index: Index | None = Field(None, alias="_task_index")
+    rollout_index: Index | None = Field(None, alias="_rollout_index")
+    row_index: Index | None = Field(None, alias="_rowidx")
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        if (self.sample_key is None) == (self.source_row is None):
+            raise ValueError("name the source row by sample_key or by source_row, one of the two")
+        if self.recipe is not None and self.agent_ref is not None:
+            raise ValueError("name recipe or agent_ref, not both")
+        return self
+
+    @property
+    def agent_name(self) -> str | None:
+        """Name of the recipe, however it was given."""
+        if self.agent_ref is not None:
+            return self.agent_ref.name
+        return self.recipe.name if isinstance(self.recipe, RolloutRecipeConfig) else self.recipe
+
+
+class RolloutResult(_Message):
+    """One rollout run. Everything but ``timings_s`` is the same to the bit wherever and however often it is run.
+
+    A target without a label gets no rollout: ``status`` is ``refused``, with the reason, and there is no reward.
+    ``content_sha256`` is the digest of the record that a store would take, depth images included.
+    """
+
+    sample_key: str
+    source_row: int
+    split: str
+    target_id: str
+    target_rank: int
+    agent_ref: AgentRef
+    seed: int
+    status: Literal["completed", "refused"]
+    refused_reason: str | None = None
+    reward: float | None
+    num_steps: int
+    views_scored: int
+    mean_valid_fanout: float | None
+    root_error_m2: float | None
+    final_error_m2: float | None
+    truncated: bool
+    truncation_reason: str | None
+    steps: tuple[dict[str, Any], ...]
+    content_sha256: str
+    timings_s: dict[str, float]
+    chains: str | None = None
+    record: str | None = None
+    task_index: Index | None = Field(None, alias="_task_index")
+    rollout_index: Index | None = Field(None, alias="_rollout_index")
+    row_index: Index | None = Field(None, alias="_rowidx")
+    attempt: Index | None = Field(None, alias="_attempt")
+
+
+@dataclass(frozen=True)
+class RowProblem:
+    """One thing that is wrong with a row: the field by its path, what it must be, and the value that was given."""
+
+    field: str
+    message: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}, got {self.value}"
+
+
+_UNION_MEMBERS = {"str", "constrained-int", "RolloutRecipeConfig", "constant", "schedule", "stochastic"}
+"""Parts of a pydantic location that name a member of a union, not a field."""
+
+_SHOWN_CHARACTERS = 80
+
+
+def row_problems(error: ValidationError) -> tuple[RowProblem, ...]:
+    """Every problem that pydantic found, by field: ``rows[3].params.horizon``. The deepest one of a field counts."""
+    problems = {}
+    for detail in error.errors(include_url=False):
+        field = "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"] if part not in _UNION_MEMBERS
+        ).lstrip(".")
+        shown = repr(detail["input"])
+        message = detail["msg"].removeprefix("Value error, ")
+        if len(shown) > _SHOWN_CHARACTERS:
+            shown = shown[: _SHOWN_CHARACTERS - 1] + "…"
+        problems[field, message] = RowProblem(field or "body", message[:1].lower() + message[1:], shown)
+    found = problems.values()
+    return tuple(p for p in found if not any(other.field.startswith(f"{p.field}.") for other in found))

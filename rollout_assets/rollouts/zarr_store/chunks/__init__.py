@@ -1,0 +1,1 @@
+"""Tables as bytes on disk: columns, row chunks, files, and which chunks a store holds."""

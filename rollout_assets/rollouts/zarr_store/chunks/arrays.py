@@ -1,0 +1,129 @@
+"""One stored array, read by rows: straight from its files when it lies as this package lays it, through Zarr if not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.core.metadata.v3 import ArrayV3Metadata
+
+from rollout_assets.errors import StoreDamaged
+from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
+from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
+    MISSING,
+    RowLayout,
+    decode_chunk,
+    index_bytes,
+    layout_of,
+    shard_index,
+)
+
+_WORTH_A_THREAD = 1 << 20
+
+
+def decoding_threads() -> Executor:
+    """Threads that decode chunks, shared by all readers of this process; a forked process gets its own."""
+    return _threads_of(os.getpid())
+
+
+@cache
+def _threads_of(process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(os.cpu_count() or 1, 1), thread_name_prefix=f"rollout-store-{process}")
+
+
+class RowArray:
+    """An array of a store. Reading raises ``StoreDamaged`` with its path for anything missing or altered."""
+
+    def __init__(
+        self,
+        files: StoreFiles,
+        path: str,
+        metadata: ArrayV3Metadata,
+        through_zarr: Callable[[], zarr.Array[Any]] | None = None,
+    ) -> None:
+        self.path = path
+        self.shape = metadata.shape
+        self.dtype = np.dtype(metadata.data_type.to_native_dtype())
+        self.layout = layout_of(metadata)
+        self._files = files
+        self._through_zarr = through_zarr
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def row_bytes(self) -> int:
+        """Decoded bytes of one row."""
+        return int(np.prod(self.shape[1:])) * self.dtype.itemsize
+
+    def read(self, start: int = 0, stop: int | None = None, threads: bool = True) -> NDArray[Any]:
+        """Rows ``start`` to ``stop``; with ``threads`` several files are decoded at a time."""
+        stop = len(self) if stop is None else min(stop, len(self))
+        if self.layout is None:
+            return self._read_through_zarr(start, stop)
+        out = np.empty((max(stop - start, 0), *self.shape[1:]), self.dtype)
+        if not out.size:
+            return out
+        jobs = self._jobs(self.layout, start, stop, out)
+        if threads and len(jobs) > 1 and out.nbytes >= _WORTH_A_THREAD:
+            for _ in decoding_threads().map(lambda job: self._fill(*job), jobs):
+                pass
+        else:
+            for job in jobs:
+                self._fill(*job)
+        return out
+
+    def _jobs(
+        self, layout: RowLayout, start: int, stop: int, out: NDArray[Any]
+    ) -> list[tuple[RowLayout, int, int, NDArray[Any]]]:
+        jobs = []
+        for index in range(start // layout.file_rows, -(-stop // layout.file_rows)):
+            first = index * layout.file_rows
+            begin, end = max(start, first), min(stop, first + layout.file_rows)
+            jobs.append((layout, index, begin - first, out[begin - start : end - start]))
+        return jobs
+
+    def _fill(self, layout: RowLayout, index: int, first_row: int, out: NDArray[Any]) -> None:
+        key = f"{self.path}/{layout.file_key(index)}"
+        try:
+            if layout.sharded:
+                self._fill_from_shard(layout, key, first_row, out)
+            else:
+                decode_chunk(layout, memoryview(self._files.read(key)), out, first_row)
+        except FileNotFoundError:
+            raise StoreDamaged(self.path, f"file {layout.file_key(index)} is missing") from None
+        except Exception as error:  # compressors raise what they like on broken input
+            raise StoreDamaged(self.path, f"file {layout.file_key(index)}: {error}") from None
+
+    def _fill_from_shard(self, layout: RowLayout, key: str, first_row: int, out: NDArray[Any]) -> None:
+        tail = index_bytes(layout)
+        size = self._files.size(key)
+        spans = shard_index(layout, self._files.read_part(key, max(size - tail, 0), tail))
+        first, last = first_row // layout.chunk_rows, (first_row + len(out) - 1) // layout.chunk_rows
+        wanted = spans[first : last + 1]
+        if (wanted == MISSING).any():
+            raise ValueError(f"chunk {first + int(np.argmax((wanted == MISSING).any(axis=1)))} is missing in its shard")
+        begin = int(wanted[:, 0].min())
+        end = int((wanted[:, 0] + wanted[:, 1]).max())
+        if end > size - tail:
+            raise ValueError(f"a chunk reaches to byte {end}, beyond the shard's {size - tail}")
+        data = memoryview(self._files.read_part(key, begin, end - begin))
+        for chunk, (offset, length) in enumerate(wanted, start=first):
+            row = chunk * layout.chunk_rows
+            target = out[max(row - first_row, 0) : row + layout.chunk_rows - first_row]
+            at = int(offset) - begin
+            decode_chunk(layout, data[at : at + int(length)], target, max(first_row - row, 0))
+
+    def _read_through_zarr(self, start: int, stop: int) -> NDArray[Any]:
+        if self._through_zarr is None:
+            raise StoreDamaged(self.path, "is not laid out in whole rows with one compressor and crc32c")
+        try:
+            return np.asarray(self._through_zarr()[start:stop])
+        except Exception as error:  # zarr and its codecs raise what they like on broken input
+            raise StoreDamaged(self.path, f"cannot be decoded: {error}") from None

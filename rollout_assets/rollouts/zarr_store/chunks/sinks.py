@@ -1,0 +1,190 @@
+"""Columns on their way to files: buffered to whole files, then hashed, encoded and written by worker threads.
+
+A sink holds one file's worth of rows per column. A full buffer is handed to the workers and replaced, and the next full
+one waits for it, so memory stays at two buffers whatever the number of rows, and each column's digest sees its rows in
+order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from zarr.core.metadata.v3 import ArrayV3Metadata
+
+from rollout_assets.errors import StoreDamaged
+from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray
+from rollout_assets.rollouts.zarr_store.chunks.row_chunks import CodecName, RowLayout, choose_layout, encode_file
+from rollout_assets.rollouts.zarr_store.chunks.tables import SelectedDims, Table
+
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenArray:
+    """One finished array: its metadata and the digest of its decoded bytes."""
+
+    path: str
+    metadata: ArrayV3Metadata
+    content_sha256: str
+
+
+class ColumnSink:
+    """One array being written, file by file."""
+
+    def __init__(self, folder: Path, path: str, layout_for: Callable[[int], RowLayout]) -> None:
+        self._folder = folder / path
+        self._path = path
+        self._layout_for = layout_for
+        self._layout: RowLayout | None = None
+        self._digest = hashlib.sha256()
+        self._files = 0
+        self._rows = 0
+
+    def write(self, rows: NDArray[Any]) -> None:
+        """Write up to one file of rows; a file that is not full must be the last."""
+        self._digest.update(rows.reshape(-1).view(np.uint8).data)
+        self._rows += len(rows)
+        layout = self._layout = self._layout or self._layout_for(len(rows))
+        file = self._folder / layout.file_key(self._files)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(encode_file(layout, rows))
+        self._files += 1
+
+    def resume(self, before: RowArray, files_before: Path, file_rows: int, content_sha256: str) -> NDArray[Any]:
+        """Start from a finished array: its full files become hard links, the rows beyond them are returned.
+
+        Every row is read and hashed on the way; content that is not ``content_sha256`` is ``StoreDamaged``.
+        """
+        full = len(before) // file_rows
+        if full:
+            self._layout = self._layout_for(file_rows)
+            if before.layout != self._layout:
+                raise StoreDamaged(self._path, "is laid out in other chunks than this writer's")
+        for index in range(full):
+            rows = before.read(index * file_rows, (index + 1) * file_rows, threads=False)
+            self._digest.update(rows.reshape(-1).view(np.uint8).data)
+            key = self._layout_for(file_rows).file_key(index)
+            (self._folder / key).parent.mkdir(parents=True, exist_ok=True)
+            (self._folder / key).hardlink_to(files_before / self._path / key)
+        self._files, self._rows = full, full * file_rows
+        tail = before.read(full * file_rows, threads=False)
+        whole = self._digest.copy()
+        whole.update(tail.reshape(-1).view(np.uint8).data)
+        if whole.hexdigest() != content_sha256:
+            raise StoreDamaged(self._path, "is not what its manifest says (content_sha256 differs)")
+        return tail
+
+    def finish(self) -> WrittenArray:
+        """The array as written; valid once every write has returned."""
+        layout = self._layout or self._layout_for(0)
+        return WrittenArray(self._path, layout.metadata(self._rows), self._digest.hexdigest())
+
+
+@dataclass(frozen=True)
+class ChunkSizes:
+    """Rows per chunk, and chunks per file, of one array."""
+
+    chunk_rows: int
+    chunks_per_file: int
+
+    @property
+    def file_rows(self) -> int:
+        """Rows in a full file."""
+        return self.chunk_rows * self.chunks_per_file
+
+
+class TableSink:
+    """The columns of one table, all with the same rows, being written."""
+
+    def __init__(
+        self, folder: Path, table: Table, dims: SelectedDims, sizes: ChunkSizes, workers: Executor, notify: Notify
+    ) -> None:
+        self.table = table
+        self.rows = 0
+        self._sizes = sizes
+        self._workers = workers
+        self._notify = notify
+        self._pending: list[Future[None]] = []
+        self._filled = 0
+        self._row_shapes = {column.name: column.resolve(dims) for column in table.columns}
+        self._columns = {
+            column.name: ColumnSink(folder, table.path(column.name), self._layout_for(column.name))
+            for column in table.columns
+        }
+        self._buffers, self._spare = self._new_buffers(), self._new_buffers()
+
+    def append(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Append rows given as one array per column."""
+        rows = len(columns[self.table.columns[0].name])
+        done = 0
+        while done < rows:
+            count = min(rows - done, self._sizes.file_rows - self._filled)
+            for name, buffer in self._buffers.items():
+                buffer[self._filled : self._filled + count] = columns[name][done : done + count]
+            done += count
+            self._filled += count
+            self.rows += count
+            if self._filled == self._sizes.file_rows:
+                self._flush()
+
+    def resume(self, before: Callable[[str], RowArray], files_before: Path, content_sha256: Mapping[str, str]) -> None:
+        """Start from the rows of a finished store's table; see ``ColumnSink.resume``."""
+
+        def tail(column: str) -> tuple[int, NDArray[Any]]:
+            path = self.table.path(column)
+            array = before(path)
+            return len(array), self._columns[column].resume(
+                array, files_before, self._sizes.file_rows, content_sha256[path]
+            )
+
+        found = dict(zip(self._columns, self._workers.map(tail, self._columns), strict=True))
+        for name, (rows, values) in found.items():
+            self._buffers[name][: len(values)] = values
+            self.rows, self._filled = rows, len(values)
+
+    def finish(self) -> list[WrittenArray]:
+        """Write what is left and return every array of the table."""
+        if self._filled:
+            self._flush()
+        self._wait()
+        self._buffers, self._spare = {}, {}
+        return [column.finish() for column in self._columns.values()]
+
+    def _flush(self) -> None:
+        self._wait()
+        for name, column in self._columns.items():
+            self._pending.append(self._workers.submit(column.write, self._buffers[name][: self._filled]))
+        self._buffers, self._spare = self._spare, self._buffers
+        self._filled = 0
+
+    def _wait(self) -> None:
+        pending, self._pending = self._pending, []
+        for job in pending:
+            job.result()
+        if pending:
+            self._notify(f"flush/{self.table.name}")
+
+    def _new_buffers(self) -> dict[str, NDArray[Any]]:
+        rows = self._sizes.file_rows
+        return {
+            column.name: np.empty((rows, *self._row_shapes[column.name]), column.numpy_dtype)
+            for column in self.table.columns
+        }
+
+    def _layout_for(self, name: str) -> Callable[[int], RowLayout]:
+        column, sizes = self.table[name], self._sizes
+        codec: CodecName = "raster" if name in self.table.rasters else self.table.codec
+
+        def layout(rows: int) -> RowLayout:
+            return choose_layout(
+                column.numpy_dtype, self._row_shapes[name], rows, sizes.chunk_rows, sizes.chunks_per_file, codec
+            )
+
+        return layout

@@ -1,0 +1,49 @@
+"""Source rows that are ready to be rolled out, the most recently used ones kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from rollout_assets.errors import ConfigError, RolloutAssetsError, RolloutFailed
+from rollout_assets.rollouts.roots import PreparedSample
+from rollout_assets.sources.layout import IndexRow
+
+
+class PreparedSamples:
+    """Prepares rows in a thread of its own; those who ask for one row at about the same time share one preparation.
+
+    Who stops waiting does not stop it for the others. A preparation that failed is forgotten and can be tried again.
+    """
+
+    def __init__(self, prepare: Callable[[IndexRow], PreparedSample], kept: int) -> None:
+        if kept < 1:
+            raise ConfigError(f"kept samples must be >= 1, got {kept}")
+        self._prepare, self._kept = prepare, kept
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="preparing")
+        self._samples: OrderedDict[int, Future[PreparedSample]] = OrderedDict()
+
+    async def get(self, row: IndexRow) -> PreparedSample:
+        """The prepared row."""
+        name = row.sample_index
+        future = self._samples.get(name)
+        if future is None or (future.done() and future.exception() is not None):
+            future = self._samples[name] = self._pool.submit(self._prepared, row)
+        self._samples.move_to_end(name)
+        while len(self._samples) > self._kept:
+            self._samples.popitem(last=False)
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    def close(self) -> None:
+        """Prepare nothing more; what is under way in the thread ends by itself."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _prepared(self, row: IndexRow) -> PreparedSample:
+        try:
+            return self._prepare(row)
+        except RolloutAssetsError:
+            raise
+        except Exception as error:
+            raise RolloutFailed(f"{row.sample_key}: could not be prepared: {error}") from error

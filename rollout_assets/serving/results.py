@@ -1,0 +1,148 @@
+"""From a finished rollout to its result: the record that a store would take, its digest, and the figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rollout_assets.rollouts.engine import Chain, ShellPath
+from rollout_assets.rollouts.evaluation import StateEvaluator
+from rollout_assets.rollouts.manager.completions import Action, Observation, RolloutCompletion
+from rollout_assets.rollouts.records import SourceProvenance, rollout_record
+from rollout_assets.rollouts.remote.codec import content_sha256, pack, to_text
+from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest, RolloutResult
+from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
+from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutZarrRecord, SelectedDepth
+from rollout_assets.serving.row_plans import RowPlan
+
+Chains = tuple[Chain, ...]
+
+
+class ResultBuilder:
+    """Makes results of one campaign and source; the same rollout gives the same bits in any order and company."""
+
+    def __init__(self, evaluator: StateEvaluator, provenance: SourceProvenance) -> None:
+        self._evaluator, self._provenance = evaluator, provenance
+
+    def completed(
+        self, row: RolloutRequest, plan: RowPlan, prepared: PreparedSample, root: TargetedRoot, done: RolloutCompletion
+    ) -> RolloutResult:
+        """The result of a rollout. Renders the depth of every view that was taken, when the campaign retains it."""
+        depths = self._depths(root, done.chains) if plan.config.selected_depth.enabled else {}
+        record = rollout_record(
+            root.actor,
+            root.match,
+            plan.recipe_run,
+            plan.config,
+            self._provenance,
+            prepared.mesh_version or "",
+            done.chains,
+            depths,
+        )
+        fanouts = [step.valid_fanout for step in done.steps]
+        return RolloutResult(
+            **_identity(row, plan, record),
+            status="completed",
+            reward=_known(done.reward),
+            num_steps=len(done.steps),
+            views_scored=done.views_scored,
+            mean_valid_fanout=sum(fanouts) / len(fanouts) if fanouts else None,
+            root_error_m2=_known(root.oracle_state.target.root_error_m2),
+            final_error_m2=_known(done.final_error_m2),
+            truncated=done.truncated,
+            truncation_reason=done.truncation_reason,
+            steps=_steps(done),
+            timings_s=dict(done.timings_s),
+            chains=to_text(pack(Chains, done.chains)) if "chains" in row.include else None,
+        )
+
+    def refused(
+        self, row: RolloutRequest, plan: RowPlan, prepared: PreparedSample, target: RefusedTarget
+    ) -> RolloutResult:
+        """The result of a target without a label: a record without chains, under the campaign's first recipe."""
+        record = rollout_record(
+            prepared.actor,
+            target.match,
+            plan.config.recipes[0],
+            plan.config,
+            self._provenance,
+            prepared.mesh_version or "",
+            (),
+            {},
+        )
+        return RolloutResult(
+            **_identity(row, plan, record),
+            status="refused",
+            refused_reason=target.reason,
+            reward=None,
+            num_steps=0,
+            views_scored=0,
+            mean_valid_fanout=None,
+            root_error_m2=None,
+            final_error_m2=None,
+            truncated=False,
+            truncation_reason=None,
+            steps=(),
+            timings_s={},
+        )
+
+    def _depths(self, root: TargetedRoot, chains: Chains) -> Mapping[tuple[ShellPath, int], SelectedDepth]:
+        taken = {
+            (step.state.path, step.selected_shell_index): step.state.shell.pose_world_camera[step.selected_shell_index]
+            for chain in chains
+            for step in chain.steps
+            if step.selected_shell_index != NOT_SELECTED
+        }
+        images = self._evaluator.selected_depths([(root, pose) for pose in taken.values()])
+        return dict(zip(taken, images, strict=True))
+
+
+def _identity(row: RolloutRequest, plan: RowPlan, record: RolloutZarrRecord) -> dict[str, Any]:
+    """What every result says: which rollout of what it is, the digest of its record, and the asker's own stamps."""
+    packed = pack(RolloutZarrRecord, record)
+    lineage = record.lineage
+    return {
+        "sample_key": lineage.source_sample_key,
+        "source_row": lineage.source_sample_index,
+        "split": lineage.split,
+        "target_id": lineage.target_id,
+        "target_rank": lineage.target_selection_rank,
+        "agent_ref": AgentRef(name=plan.recipe.name),
+        "seed": plan.config.seed,
+        "content_sha256": content_sha256(packed),
+        "record": to_text(packed) if "record" in row.include else None,
+        "task_index": row.task_index,
+        "rollout_index": row.rollout_index,
+        "row_index": row.row_index,
+    }
+
+
+def _steps(done: RolloutCompletion) -> tuple[dict[str, Any], ...]:
+    """One entry per step of the best chain; what was chosen and what it brought are null at a dead end."""
+    chosen = {entry.step_index: entry for entry in done.step_log if isinstance(entry, Action)}
+    brought = {entry.step_index: entry for entry in done.step_log if isinstance(entry, Observation)}
+    steps = []
+    for index, offered in enumerate(done.steps):
+        action, seen = chosen.get(index), brought.get(index)
+        steps.append(
+            {
+                "step": index,
+                "candidates": offered.candidates,
+                "valid_fanout": offered.valid_fanout,
+                "entropy": _known(offered.entropy),
+                "shell_index": action and action.shell_index,
+                "pose_world_camera": action and action.pose_world_camera.tolist(),
+                "log_probability": action and _known(action.log_probability),
+                "root_gain": seen and _known(seen.root_gain),
+                "rri": seen and _known(seen.rri),
+                "error_after_m2": seen and _known(seen.error_after_m2),
+                "candidate_support": seen and _known(seen.candidate_support),
+            }
+        )
+    return tuple(steps)
+
+
+def _known(value: float) -> float | None:
+    """JSON has no NaN: what is not a number is null, never zero."""
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,162 @@
+"""The rollout server: rows in, results out, over HTTP.
+
+    GET  /health             what is served, with hashes, and how busy it is
+    POST /run                one row -> one result
+    POST /run_rollouts       {"rows": [...]} with ``_rowidx`` each -> JSON lines in completion order, with heartbeats
+    POST /aggregate_metrics  {"results": [...]} -> metrics per agent
+
+A row that fails is an error in its own answer. The same ``Idempotency-Key`` with the same row is run once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from rollout_assets.errors import RolloutAssetsError
+from rollout_assets.metrics.results import aggregate_results
+from rollout_assets.rollouts.remote.messages import RolloutRequest
+from rollout_assets.serving.http_errors import (
+    RequestRefused,
+    error_entry,
+    on_failure,
+    on_gone,
+    on_http,
+    on_malformed,
+    on_refused,
+)
+from rollout_assets.serving.server.idempotency import IdempotencyCache
+from rollout_assets.serving.server.limits import Admission, Bodies, Gate
+from rollout_assets.serving.server.options import ServerOptions
+from rollout_assets.serving.server.streams import ClientGone, LineStream, while_client_waits
+from rollout_assets.serving.service import RolloutService
+
+IDEMPOTENCY_KEY = "idempotency-key"
+MAX_KEY_CHARACTERS = 200
+
+
+class _Batch(BaseModel):
+    """The body of ``/run_rollouts``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rows: Annotated[tuple[RolloutRequest, ...], Field(min_length=1)]
+
+
+class _Results(BaseModel):
+    """The body of ``/aggregate_metrics``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    results: tuple[dict[str, Any], ...]
+
+
+def rollout_app(service: RolloutService, options: ServerOptions) -> Gate:
+    """The ASGI application; its ``closing`` flag turns every further request away."""
+    routes = _Routes(service, options)
+    app: ASGIApp = Starlette(
+        routes=[
+            Route("/health", routes.health),
+            Route("/run", routes.run, methods=["POST"]),
+            Route("/run_rollouts", routes.run_rollouts, methods=["POST"]),
+            Route("/aggregate_metrics", routes.aggregate_metrics, methods=["POST"]),
+        ],
+        exception_handlers={
+            RequestRefused: on_refused,
+            ValidationError: on_malformed,
+            HTTPException: on_http,
+            RolloutAssetsError: on_failure,
+            ClientDisconnect: on_gone,
+            ClientGone: on_gone,
+            Exception: on_failure,
+        },
+    )
+    return Gate(app, options)
+
+
+class _Routes:
+    def __init__(self, service: RolloutService, options: ServerOptions) -> None:
+        self._service, self._options = service, options
+        self._bodies = Bodies(options)
+        self._admission = Admission(options.max_in_flight)
+        self._answers = IdempotencyCache(options.remembered_bytes)
+
+    async def health(self, _request: Request) -> Response:
+        said = self._service.describe()
+        limits = {"in_flight": self._admission.in_flight, "max_in_flight": self._admission.limit}
+        return JSONResponse({"status": "ok"} | said | limits)
+
+    async def run(self, request: Request) -> Response:
+        async with self._bodies.read(request) as body:
+            row = RolloutRequest.model_validate_json(body)
+        key = _idempotency_key(request)
+        self._admission.enter(1)
+        try:
+            answer = await while_client_waits(request.receive, self._answer(row, key))
+        finally:
+            self._admission.leave()
+        return Response(answer, media_type="application/json")
+
+    async def run_rollouts(self, request: Request) -> Callable[..., Any]:
+        async with self._bodies.read(request) as body:
+            rows = _Batch.model_validate_json(body).rows
+        _refuse_bad_indices(rows)
+        key = _idempotency_key(request)
+        self._admission.enter(len(rows))
+        tasks = [asyncio.ensure_future(self._line(row, key)) for row in rows]
+        for task in tasks:
+            task.add_done_callback(self._admission.leave)
+        return LineStream(tasks, self._options.heartbeat_s, self._options.body_timeout_s)
+
+    async def aggregate_metrics(self, request: Request) -> Response:
+        async with self._bodies.read(request) as body:
+            metrics = await asyncio.to_thread(_aggregated, body)
+        return Response(metrics, media_type="application/json")
+
+    async def _answer(self, row: RolloutRequest, key: str | None) -> bytes:
+        async def work() -> bytes:
+            return (await self._service.run(row)).model_dump_json(by_alias=True).encode()
+
+        if key is None:
+            return await work()
+        digest = hashlib.sha256(row.model_dump_json(by_alias=True).encode()).hexdigest()
+        return await self._answers.answer((key, digest), work)
+
+    async def _line(self, row: RolloutRequest, key: str | None) -> bytes:
+        try:
+            return await self._answer(row, key)
+        except Exception as error:
+            return json.dumps({"_rowidx": row.row_index, "error": error_entry(error)}).encode()
+
+
+def _aggregated(body: bytes) -> bytes:
+    results = _Results.model_validate_json(body).results
+    return json.dumps(aggregate_results(results), allow_nan=False).encode()
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get(IDEMPOTENCY_KEY)
+    if key is not None and not 0 < len(key) <= MAX_KEY_CHARACTERS:
+        raise RequestRefused(422, f"{IDEMPOTENCY_KEY} must have 1 to {MAX_KEY_CHARACTERS} characters, got {len(key)}")
+    return key
+
+
+def _refuse_bad_indices(rows: tuple[RolloutRequest, ...]) -> None:
+    """Results come in any order, so every row needs an index that is its own."""
+    seen: set[int] = set()
+    for position, row in enumerate(rows):
+        if row.row_index is None or row.row_index in seen:
+            problem = "is missing" if row.row_index is None else f"{row.row_index} was given before"
+            raise RequestRefused(422, f"rows[{position}]._rowidx: {problem}; every row needs its own")
+        seen.add(row.row_index)

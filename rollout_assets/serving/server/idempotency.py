@@ -1,0 +1,60 @@
+"""Answers kept by idempotency key, so that a request that comes again is answered and not run again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+Name = tuple[str, str]
+"""The client's key, and the digest of the row it came with."""
+
+
+@dataclass(eq=False)
+class _UnderWay:
+    task: asyncio.Future[bytes]
+    waiters: int = 0
+
+
+class IdempotencyCache:
+    """Runs work once per name while its answer is remembered; the oldest answers go when ``max_bytes`` is reached.
+
+    Those who ask for a name that is being worked on wait for the same work. When the last of them goes away, so does
+    the work. A failure is told to all who wait and remembered by none, so it can be tried again.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._bytes = max_bytes, 0
+        self._answers: OrderedDict[Name, bytes] = OrderedDict()
+        self._under_way: dict[Name, _UnderWay] = {}
+
+    async def answer(self, name: Name, work: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The remembered answer, or the one that ``work`` gives."""
+        if name in self._answers:
+            self._answers.move_to_end(name)
+            return self._answers[name]
+        shared = self._under_way.get(name)
+        if shared is None:
+            shared = self._under_way[name] = _UnderWay(asyncio.ensure_future(work()))
+            shared.task.add_done_callback(lambda task: self._settle(name, task))
+        shared.waiters += 1
+        try:
+            return await asyncio.shield(shared.task)
+        finally:
+            shared.waiters -= 1
+            if not shared.waiters and not shared.task.done():
+                self._under_way.pop(name, None)
+                shared.task.cancel()
+
+    def _settle(self, name: Name, task: asyncio.Future[bytes]) -> None:
+        if task.cancelled():
+            return
+        self._under_way.pop(name, None)
+        if task.exception() is not None:
+            return
+        self._answers[name] = task.result()
+        self._bytes += len(task.result())
+        while self._bytes > self._max_bytes:
+            _, forgotten = self._answers.popitem(last=False)
+            self._bytes -= len(forgotten)

@@ -1,0 +1,117 @@
+"""What keeps a server within bounds: the gate before every route, bodies by size, rows in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rollout_assets.serving.http_errors import RequestRefused
+from rollout_assets.serving.server.options import ServerOptions
+
+BODIES_AT_ONCE = 8
+"""Bodies of the largest size that may be in memory together."""
+
+CLOSE = {"Connection": "close"}
+"""What is left of a refused request is not read."""
+
+
+class Gate:
+    """Lets a request through when it carries the token and the server is not going down."""
+
+    def __init__(self, app: ASGIApp, options: ServerOptions) -> None:
+        self._app = app
+        self._expected = None if options.token is None else f"Bearer {options.token.get_secret_value()}".encode()
+        self.closing = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        refused = self._refusal(scope) if scope["type"] == "http" else None
+        await (self._app if refused is None else refused.response())(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> RequestRefused | None:
+        if self._expected is not None:
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._expected):
+                needed = "a bearer token is needed, and it must be this server's"
+                return RequestRefused(401, needed, headers={"WWW-Authenticate": "Bearer"})
+        if self.closing:
+            return RequestRefused(
+                503, "the server is shutting down; ask another, or later", transient=True, headers=CLOSE
+            )
+        return None
+
+
+class Bodies:
+    """Reads bodies, each within its limit, and all that are held at one time within theirs."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
+        self._held = 0
+
+    @asynccontextmanager
+    async def read(self, request: Request) -> AsyncIterator[bytes]:
+        """The body, counted as held until the context ends."""
+        self._refuse_by_headers(request)
+        body = bytearray()
+        try:
+            await self._fill(body, request)
+            yield bytes(body)
+        finally:
+            self._held -= len(body)
+
+    async def _fill(self, body: bytearray, request: Request) -> None:
+        patience_s = self._options.body_timeout_s
+        try:
+            async with asyncio.timeout(patience_s):
+                async for piece in request.stream():
+                    self._refuse_more(len(body) + len(piece), len(piece))
+                    self._held += len(piece)
+                    body += piece
+        except TimeoutError:
+            raise RequestRefused(408, f"the body did not come within {patience_s:g} s", headers=CLOSE) from None
+
+    def _refuse_by_headers(self, request: Request) -> None:
+        """A web page can send a plain form to a server on loopback without asking it first, but not JSON."""
+        kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise RequestRefused(415, f"a body must be application/json, got {kind}", headers=CLOSE)
+        size = request.headers.get("content-length", "")
+        if size.isdigit():
+            self._refuse_more(int(size), 0)
+
+    def _refuse_more(self, size: int, piece: int) -> None:
+        most = self._options.max_body_bytes
+        if size > most:
+            raise RequestRefused(413, f"a body may have {most:,} bytes, got {size:,} or more", headers=CLOSE)
+        if self._held + piece > BODIES_AT_ONCE * most:
+            raise busy("too many large bodies at once")
+
+
+class Admission:
+    """Counts rows that are run or wait for it; a row more than the limit is not taken in."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.in_flight = 0
+
+    def enter(self, rows: int) -> None:
+        """Take in all rows of a request or none of them."""
+        if rows > self.limit:
+            raise RequestRefused(413, f"a request may ask for {self.limit} rows, got {rows}; ask in several")
+        if self.in_flight + rows > self.limit:
+            raise busy(f"{self.in_flight} rows are in flight and {self.limit} may be; {rows} more do not fit now")
+        self.in_flight += rows
+
+    def leave(self, _task: asyncio.Future[bytes] | None = None) -> None:
+        """One row is done, however it ended."""
+        self.in_flight -= 1
+
+
+def busy(why: str) -> RequestRefused:
+    """429: come again in a second."""
+    return RequestRefused(429, why, transient=True, headers={"Retry-After": "1"})

@@ -1,0 +1,156 @@
+"""Running rows: the one class behind a local agent and behind the server, so that both answer the same bits."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from time import perf_counter
+from typing import Any
+
+from rollout_assets.campaigns.plan import open_source
+from rollout_assets.config import CampaignConfig
+from rollout_assets.errors import ConfigError, RolloutAssetsError, RolloutFailed, RowRefused, SourceRowMissing
+from rollout_assets.geometry.devices import resolve_device
+from rollout_assets.rollouts.evaluation import StateEvaluator
+from rollout_assets.rollouts.generator import RolloutGenerator
+from rollout_assets.rollouts.manager.batching import BatchLimits
+from rollout_assets.rollouts.manager.native import AsyncRolloutImpl, RolloutCompletion, RolloutTask
+from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult
+from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
+from rollout_assets.serving.prepared_samples import PreparedSamples
+from rollout_assets.serving.results import ResultBuilder
+from rollout_assets.serving.row_plans import RowPlan, find_target, plan_row
+from rollout_assets.sources.layout import IndexRow
+from rollout_assets.sources.vin_store import VinOfflineStore
+
+ROWS_TRIED_FOR_WARM_UP = 4
+
+
+@dataclass(frozen=True)
+class ServiceLimits:
+    """How much a service does at once and keeps. None of it changes a result.
+
+    ``running`` rollouts grow at a time and share device launches; more wait their turn. ``kept_samples`` prepared
+    source rows stay in memory.
+    """
+
+    running: int = 32
+    kept_samples: int = 64
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 1:
+                raise ConfigError(f"{name} must be >= 1, got {value}")
+
+
+class RolloutService:
+    """Runs rows of one campaign in this process, for one event loop.
+
+    A result depends on its row and the campaign alone, to the bit, apart from its timings: not on what runs beside it,
+    before it or elsewhere. Its digest and its record are those that the shard path makes for the same root, recipe and
+    seed.
+    """
+
+    def __init__(
+        self,
+        config: CampaignConfig,
+        store: VinOfflineStore | None = None,
+        limits: BatchLimits | None = None,
+        service_limits: ServiceLimits | None = None,
+    ) -> None:
+        self.config = config
+        self.store = store or open_source(config)
+        most = service_limits or ServiceLimits()
+        generator = RolloutGenerator(config, self.store)
+        evaluator = StateEvaluator(config, generator.scorer)
+        self._impl = AsyncRolloutImpl(1, evaluator, limits=limits)
+        self._answers = ResultBuilder(evaluator, generator.provenance)
+        self._samples = PreparedSamples(generator.prepare, most.kept_samples)
+        self._finishing = ThreadPoolExecutor(1, thread_name_prefix="finishing")
+        self._running = asyncio.Semaphore(most.running)
+        self._in_flight = 0
+
+    async def run(self, row: RolloutRequest) -> RolloutResult:
+        """Run one row. One that cannot be run as asked is ``RowRefused``; one that fails is ``RolloutFailed``."""
+        began = perf_counter()
+        plan = plan_row(row, self.config)
+        source_row = self._source_row(row)
+        self._in_flight += 1
+        try:
+            async with self._running:
+                waited = perf_counter()
+                prepared = await self._samples.get(source_row)
+                ready = perf_counter()
+                result = await self._answer(row, plan, prepared)
+        finally:
+            self._in_flight -= 1
+        now = perf_counter()
+        timings = {"wait": waited - began, "prepare": ready - waited, **result.timings_s, "total": now - began}
+        return result.model_copy(update={"timings_s": timings})
+
+    def describe(self) -> dict[str, Any]:
+        """What this service runs, for those who want to be sure before they ask."""
+        return {
+            "campaign": self.config.name,
+            "config_hashes": self.config.hashes(),
+            "seed": self.config.seed,
+            "source_manifest_hash": self.store.source_manifest_hash,
+            "source_rows": len(self.store),
+            "splits": list(self.config.source.splits),
+            "recipes": [recipe.name for recipe in self.config.recipes],
+            "device": resolve_device(self.config.oracle.device),
+            "version": version("rollout-assets"),
+            "in_flight": self._in_flight,
+        }
+
+    async def warm_up(self) -> None:
+        """Load kernels and the first scene, so that the first row asked for does not wait for them."""
+        splits = self.config.source.splits
+        rows = [row for row in self.store.rows() if row.split in splits][:ROWS_TRIED_FOR_WARM_UP]
+        for row in rows:
+            try:
+                result = await self.run(RolloutRequest(source_row=row.sample_index, recipe=self.config.recipes[0]))
+            except RolloutAssetsError:
+                continue
+            if result.status == "completed":
+                return
+
+    async def aclose(self) -> None:
+        """Finish the launches that are under way and stop the threads."""
+        self._samples.close()
+        self._finishing.shutdown(wait=False, cancel_futures=True)
+        await self._impl.aclose()
+
+    async def _answer(self, row: RolloutRequest, plan: RowPlan, prepared: PreparedSample) -> RolloutResult:
+        target = find_target(prepared, row.target)
+        if isinstance(target, RefusedTarget):
+            return self._answers.refused(row, plan, prepared, target)
+        root = RolloutTask(0, target, plan.recipe, plan.config.seed, plan.max_rollout_steps)
+        done = await self._impl.run_alone(root)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._finishing, self._finish, row, plan, prepared, target, done)
+
+    def _finish(
+        self, row: RolloutRequest, plan: RowPlan, prepared: PreparedSample, root: TargetedRoot, done: RolloutCompletion
+    ) -> RolloutResult:
+        began = perf_counter()
+        try:
+            result = self._answers.completed(row, plan, prepared, root, done)
+        except Exception as error:
+            raise RolloutFailed(f"{root.name}: its record could not be made: {error}") from error
+        result.timings_s["record"] = perf_counter() - began
+        return result
+
+    def _source_row(self, row: RolloutRequest) -> IndexRow:
+        field, name = ("sample_key", row.sample_key) if row.source_row is None else ("source_row", row.source_row)
+        assert name is not None  # a row has one of the two
+        try:
+            found = self.store.row(name)
+        except SourceRowMissing:
+            raise RowRefused(field, f"the source has rows 0 to {len(self.store) - 1}, got {name!r}") from None
+        if found.split not in self.config.source.splits:
+            splits = ", ".join(self.config.source.splits)
+            raise RowRefused(field, f"{found.sample_key} is of split {found.split}; the campaign takes {splits}")
+        return found

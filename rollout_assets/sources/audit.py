@@ -1,0 +1,101 @@
+"""Every value of a VIN store looked at once: what `rollout-assets source check` reports."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rollout_assets.errors import SourceDamaged
+from rollout_assets.geometry.boxes import PROBABILITY
+from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.sources import layout
+from rollout_assets.sources.layout import IndexRow
+from rollout_assets.sources.meshes import MeshLibrary
+from rollout_assets.sources.sample import VinSample
+from rollout_assets.sources.snapshot import examine
+from rollout_assets.sources.vin_store import VinOfflineStore
+
+
+@dataclass(frozen=True)
+class StoreAudit:
+    """``problems`` make a store unusable as it is; ``warnings`` cost rows or labels, but nothing is wrong with them."""
+
+    root: Path
+    num_rows: int
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def audit_store(path: str | Path, mesh_dirs: Sequence[Path] = (), progress: ProgressSink = SILENT) -> StoreAudit:
+    """Check metadata and, where it can be read, every row; all problems are collected, none stops the audit."""
+    root = Path(path).expanduser().resolve()
+    snapshot, problems = examine(root)
+    if snapshot is None:
+        return StoreAudit(root, 0, tuple(problems), ())
+    store = VinOfflineStore(snapshot, MeshLibrary(tuple(mesh_dirs) or (root / layout.MESHES_DIR,)))
+    told = " ".join(problems)
+    warnings = list(_scene_warnings(store))
+    for done, row in enumerate(store.rows(), start=1):
+        found = [problem for problem in _row_problems(store, row) if not _follows_from(problem, told)]
+        problems.extend(found)
+        progress(ProgressEvent("checking rows", done, len(store), note=row.sample_key, unit="rows"))
+    return StoreAudit(root, len(store), tuple(problems), tuple(warnings))
+
+
+def _row_problems(store: VinOfflineStore, row: IndexRow) -> Iterator[str]:
+    try:
+        sample = store.sample(row)
+    except SourceDamaged as error:
+        yield from error.problems
+        return
+    except Exception as error:  # metadata already reported as wrong can make anything fail
+        yield f"{row.shard_id}: row {row.row} ({row.sample_key}): cannot be read: {error}"
+        return
+    for problem in _value_problems(sample):
+        yield f"{row.shard_id}: {problem.replace(' ', f' row {row.row} ({row.sample_key}): ', 1)}"
+
+
+def _value_problems(sample: VinSample) -> Iterator[str]:
+    """Each begins with the block's name and a space."""
+    actor = sample.actor
+    if actor.time_ns is not None and (np.diff(actor.time_ns) < 0).any():
+        yield f"{layout.TIME_NS} time runs backwards"
+    if actor.gravity_in_world is not None and not np.isfinite(actor.gravity_in_world).all():
+        yield f"{layout.GRAVITY_IN_WORLD} is {actor.gravity_in_world.tolist()}, must be finite"
+    if actor.evidence is not None and not np.isfinite(actor.evidence.points_world).all():
+        yield f"{layout.EVIDENCE_POINTS} has points that are not finite"
+    for name, boxes in ((layout.GT_OBBS, sample.truth.gt_boxes), (layout.DETECTED_OBBS, actor.detected)):
+        if boxes is None:
+            continue
+        confidence = boxes.packed[:, PROBABILITY]
+        wrong = np.flatnonzero((confidence < 0) | (confidence > 1))
+        if len(wrong):
+            slot = int(boxes.source_index[wrong[0]])
+            yield f"{name} box {slot} has probability {float(confidence[wrong[0]])}, must be 0 to 1"
+
+
+def _scene_warnings(store: VinOfflineStore) -> Iterator[str]:
+    splits: dict[str, set[str]] = defaultdict(set)
+    for row in store.rows():
+        splits[row.scene_id].add(row.split)
+    for scene_id, of_scene in splits.items():
+        if len(of_scene) > 1:
+            yield f"scene {scene_id} lies in several splits: {', '.join(sorted(of_scene))}"
+        if store.meshes.find(scene_id) is None:
+            yield f"scene {scene_id} has no mesh; its rows get no labels"
+
+
+def _follows_from(problem: str, told: str) -> bool:
+    """Whether a row's failure only repeats what the metadata of the same shard and block already showed."""
+    shard, _, rest = problem.partition(": ")
+    block = rest.split(" ", 1)[0]
+    return f"{shard}: {block}:" in told or f"{shard}: directory" in told or f"{shard}: block {block}" in told

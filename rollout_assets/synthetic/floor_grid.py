@@ -1,0 +1,185 @@
+"""Where a person can stand: a grid over the floor that knows walls, doorways and furniture footprints."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_assets.geometry.poses import Float64
+from rollout_assets.synthetic.home import HomePlan
+
+Mask = NDArray[np.bool_]
+_STEPS = tuple((dx, dy, math.hypot(dx, dy)) for dx in (-1, 0, 1) for dy in (-1, 0, 1) if (dx, dy) != (0, 0))
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """A rectangle on the floor: ``centre`` (2,), ``half`` (2,) along its own axes, turned by ``yaw`` radians."""
+
+    centre: tuple[float, float]
+    half: tuple[float, float]
+    yaw: float
+
+    def distance(self, points: Float64) -> Float64:
+        """points: (..., 2) -> (...) metres to the rectangle, 0 inside."""
+        local = self._local(points)
+        return np.linalg.norm(np.maximum(np.abs(local) - np.asarray(self.half), 0.0), axis=-1)
+
+    def corners(self) -> Float64:
+        """(4, 2)."""
+        signs = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * np.asarray(self.half)
+        c, s = math.cos(self.yaw), math.sin(self.yaw)
+        return signs @ np.array([[c, s], [-s, c]]) + np.asarray(self.centre)
+
+    def overlaps(self, other: Footprint, margin_m: float = 0.0) -> bool:
+        """Whether the two come closer than ``margin_m``, by separating axes."""
+        for one, two in ((self, other), (other, self)):
+            local = one._local(two.corners())
+            half = np.asarray(one.half) + margin_m
+            if ((local.min(axis=0) >= half) | (local.max(axis=0) <= -half)).any():
+                return False
+        return True
+
+    def _local(self, points: Float64) -> Float64:
+        c, s = math.cos(self.yaw), math.sin(self.yaw)
+        return (points - np.asarray(self.centre)) @ np.array([[c, -s], [s, c]])
+
+
+class FloorGrid:
+    """Cells of ``cell_m``; ``free`` marks those whose centre keeps ``clearance_m`` from walls and furniture."""
+
+    def __init__(self, plan: HomePlan, cell_m: float, clearance_m: float) -> None:
+        self.cell_m = cell_m
+        self.clearance_m = clearance_m
+        shape = (math.ceil(plan.width_m / cell_m), math.ceil(plan.depth_m / cell_m))
+        i, j = np.meshgrid(np.arange(shape[0]), np.arange(shape[1]), indexing="ij")
+        self.centres: Float64 = (np.stack([i, j], axis=-1).astype(np.float64) + 0.5) * cell_m
+        self.free = _away_from_walls(plan, self.centres, clearance_m)
+
+    def block(self, footprint: Footprint) -> None:
+        """Take away what a piece of furniture stands on, with clearance."""
+        self.free &= footprint.distance(self.centres) >= self.clearance_m
+
+    def without(self, footprint: Footprint) -> Mask:
+        """``free`` as it would be with one more piece."""
+        return self.free & (footprint.distance(self.centres) >= self.clearance_m)
+
+    def cell_of(self, point: Float64) -> tuple[int, int]:
+        """The cell a point (2,) lies in."""
+        i, j = np.floor(np.asarray(point) / self.cell_m).astype(int)
+        return int(np.clip(i, 0, self.free.shape[0] - 1)), int(np.clip(j, 0, self.free.shape[1] - 1))
+
+    def is_free(self, points: Float64) -> Mask:
+        """points: (n, 2) -> (n,)."""
+        cells = np.floor(points / self.cell_m).astype(int)
+        inside = ((cells >= 0) & (cells < self.free.shape)).all(axis=1)
+        cells = np.clip(cells, 0, np.array(self.free.shape) - 1)
+        return np.asarray(self.free[cells[:, 0], cells[:, 1]] & inside)
+
+    def sees(self, start: Float64, stop: Float64) -> bool:
+        """Whether the straight line between two points stays free."""
+        steps = max(2, math.ceil(float(np.linalg.norm(stop - start)) / (0.4 * self.cell_m)))
+        return bool(self.is_free(start + np.linspace(0, 1, steps)[:, None] * (stop - start)).all())
+
+    def connects(self, cells: list[tuple[int, int]], free: Mask) -> bool:
+        """Whether all cells can be walked to from the first of them over ``free``."""
+        rows, cols = zip(*cells, strict=True)
+        reached = np.zeros_like(free)
+        reached[cells[0]] = free[cells[0]]
+        count = -1
+        while count != (count := int(reached.sum())):
+            if reached[rows, cols].all():
+                return True
+            reached = _grown(reached, free, 8)
+        return False
+
+    def reachable(self, start: tuple[int, int], free: Mask | None = None) -> Mask:
+        """Every free cell that can be walked to from ``start``."""
+        free = self.free if free is None else free
+        reached = np.zeros_like(free)
+        reached[start] = free[start]
+        count = -1
+        while count != (count := int(reached.sum())):
+            reached = _grown(reached, free, 8)
+        return reached
+
+    def nearest_free(self, point: Float64) -> tuple[int, int]:
+        """The free cell closest to a point."""
+        away = np.where(self.free, np.linalg.norm(self.centres - point, axis=-1), np.inf)
+        i, j = np.unravel_index(int(np.argmin(away)), away.shape)
+        return int(i), int(j)
+
+    def path(self, start: tuple[int, int], goal: tuple[int, int]) -> Float64 | None:
+        """(n, 2) cell centres of a shortest eight-connected path, or None."""
+        width = self.free.shape[1]
+        free = self.free.ravel().tolist()
+        limit = self.free.shape[0]
+        source, target = start[0] * width + start[1], goal[0] * width + goal[1]
+        best = {source: 0.0}
+        before: dict[int, int] = {}
+        queue = [(0.0, source)]
+        while queue:
+            estimate, here = heapq.heappop(queue)
+            if here == target:
+                break
+            x, y = divmod(here, width)
+            cost = best[here]
+            if estimate > cost + math.hypot(x - goal[0], y - goal[1]) + 1e-9:
+                continue
+            for dx, dy, step in _STEPS:
+                i, j = x + dx, y + dy
+                there = i * width + j
+                if not (0 <= i < limit and 0 <= j < width and free[there]):
+                    continue
+                if cost + step < best.get(there, math.inf) - 1e-12:
+                    best[there] = cost + step
+                    before[there] = here
+                    heapq.heappush(queue, (cost + step + math.hypot(i - goal[0], j - goal[1]), there))
+        if target not in best:
+            return None
+        chain = [target]
+        while chain[-1] != source:
+            chain.append(before[chain[-1]])
+        cells = np.array(chain[::-1])
+        return np.asarray(self.centres[cells // width, cells % width])
+
+
+def _away_from_walls(plan: HomePlan, centres: Float64, clearance_m: float) -> Mask:
+    """Inside a room or a doorway and at least ``clearance_m`` from everything else."""
+    height, width = len(centres), len(centres[0])
+    inside = np.zeros((height, width), bool)
+    for room in plan.rooms:
+        inside |= _within(centres, (room.x0, room.y0), (room.x1, room.y1))
+    for door in plan.passages:
+        low, high = (door.near, door.start), (door.far, door.stop)
+        inside |= _within(centres, low, high) if door.axis == 0 else _within(centres, low[::-1], high[::-1])
+    cell = float(centres[1, 0, 0] - centres[0, 0, 0])
+    reach = math.ceil(clearance_m / cell)
+    wall = np.ones((height + 2 * reach, width + 2 * reach), bool)
+    wall[reach : reach + height, reach : reach + width] = ~inside
+    near = np.zeros((height, width), bool)
+    for dx in range(-reach, reach + 1):
+        for dy in range(-reach, reach + 1):
+            if math.hypot(dx, dy) * cell < clearance_m:
+                near |= wall[reach + dx : reach + dx + height, reach + dy : reach + dy + width]
+    return ~near
+
+
+def _grown(reached: Mask, free: Mask, steps: int) -> Mask:
+    """``reached`` and every free cell at most ``steps`` cells away from it, diagonals not allowed."""
+    for _ in range(steps):
+        grown = reached.copy()
+        grown[1:] |= reached[:-1]
+        grown[:-1] |= reached[1:]
+        grown[:, 1:] |= reached[:, :-1]
+        grown[:, :-1] |= reached[:, 1:]
+        reached = grown & free
+    return reached
+
+
+def _within(points: Float64, low: tuple[float, ...], high: tuple[float, ...]) -> Mask:
+    return np.asarray(((points >= low) & (points <= high)).all(axis=-1))

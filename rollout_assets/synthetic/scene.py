@@ -1,0 +1,100 @@
+"""A synthetic home as one mesh, with the furniture's boxes and the piece every face belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_assets.errors import SourceError
+from rollout_assets.geometry.boxes import OrientedBoxes
+from rollout_assets.geometry.poses import Float32, Float64, compose, make_pose, transform
+from rollout_assets.randomness import rng_for
+from rollout_assets.sources.meshes import clean_faces
+from rollout_assets.synthetic.config import SyntheticConfig
+from rollout_assets.synthetic.furnish import Furnisher, PlacedPiece
+from rollout_assets.synthetic.furniture_files import FurnitureSet
+from rollout_assets.synthetic.home import HomePlan, draw_plan
+from rollout_assets.synthetic.solids import Part, Patch, combine
+
+FURNITURE_CELL_M = 0.05
+STRUCTURE_CELL_M = 0.22
+"""Edge lengths at scale 1; a face budget scales both."""
+
+_SCALES = (0.15, 8.0)
+_BOX_MARGIN_M = 0.002
+STRUCTURE = -1
+"""Owner of faces that belong to no piece of furniture."""
+
+
+@dataclass(frozen=True)
+class SyntheticScene:
+    """vertices (n, 3) float32, faces (m, 3) int32, face_owner (m,) int32: index into ``placed`` or ``STRUCTURE``.
+
+    ``boxes`` holds one box per placed piece that contains all its vertices; class_ids: (k,) int64.
+    """
+
+    scene_id: str
+    plan: HomePlan
+    placed: tuple[PlacedPiece, ...]
+    boxes: OrientedBoxes
+    class_ids: NDArray[np.int64]
+    vertices: Float32
+    faces: NDArray[np.int32]
+    face_owner: NDArray[np.int32]
+
+
+def build_scene(config: SyntheticConfig, scene_index: int, furniture: FurnitureSet) -> SyntheticScene:
+    """Home number ``scene_index``; equal options, seed and number give equal arrays."""
+    rng = rng_for("synthetic home", config.seed, scene_index)
+    plan = draw_plan(rng)
+    placed = tuple(Furnisher(plan, furniture.makers, rng).furnish())
+    if not placed:
+        raise SourceError(f"scene {scene_index}: none of the furniture fits into the home")
+    structure = plan.parts()
+    scale = _fit_scale(structure, placed, config.faces)
+    patches = [combine([part.build(STRUCTURE_CELL_M * scale) for part in structure])]
+    local = [item.piece.build(FURNITURE_CELL_M * scale) for item in placed]
+    patches += [_in_world(item, patch) for item, patch in zip(placed, local, strict=True)]
+    whole = combine(patches)
+    owner = np.repeat(np.arange(len(patches), dtype=np.int32) - 1, [len(patch.faces) for patch in patches])
+    vertices, faces, face_owner = _cleaned(whole, owner)
+    class_ids = np.array([furniture.class_ids[item.piece.class_name] for item in placed], np.int64)
+    boxes = _boxes(placed, [patch.vertices for patch in local])
+    return SyntheticScene(config.scene_id(scene_index), plan, placed, boxes, class_ids, vertices, faces, face_owner)
+
+
+def _fit_scale(structure: list[Part], placed: tuple[PlacedPiece, ...], wanted: int) -> float:
+    """The cell scale whose face count comes closest to ``wanted`` from below, by bisection over counts alone."""
+    low, high = _SCALES
+    for _ in range(18):
+        middle = (low * high) ** 0.5
+        count = sum(part.face_count(STRUCTURE_CELL_M * middle) for part in structure)
+        count += sum(item.piece.face_count(FURNITURE_CELL_M * middle) for item in placed)
+        low, high = (middle, high) if count > wanted else (low, middle)
+    return high
+
+
+def _in_world(item: PlacedPiece, patch: Patch) -> Patch:
+    return Patch(transform(item.pose_world_object, patch.vertices).astype(np.float64), patch.faces)
+
+
+def _cleaned(whole: Patch, owner: NDArray[np.int32]) -> tuple[Float32, NDArray[np.int32], NDArray[np.int32]]:
+    """The mesh exactly as a reader of its file will see it."""
+    vertices = whole.vertices.astype(np.float32)
+    faces = whole.faces.astype(np.int32)
+    corners = vertices[faces].astype(np.float64)
+    area = np.linalg.norm(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=1)
+    keep = area > 1e-10
+    cleaned, triangles, _ = clean_faces(vertices, faces[keep], "synthetic home")
+    return cleaned, triangles, owner[keep]
+
+
+def _boxes(placed: tuple[PlacedPiece, ...], local: list[Float64]) -> OrientedBoxes:
+    poses, extents = [], []
+    for item, points in zip(placed, local, strict=True):
+        low, high = points.min(axis=0) - _BOX_MARGIN_M, points.max(axis=0) + _BOX_MARGIN_M
+        poses.append(compose(item.pose_world_object, make_pose(np.eye(3), (low + high) / 2)))
+        extents.append(high - low)
+    return OrientedBoxes(np.array(poses, np.float32), np.array(extents, np.float32))

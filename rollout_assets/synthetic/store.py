@@ -1,0 +1,346 @@
+"""Building a synthetic source store, and appending snippets to one.
+
+A build is made in a directory beside its destination and renamed into place. An append writes new shards and meshes,
+then the index and the split files, and the manifest last: until that one rename a reader sees the old store, because
+it ignores rows of shards that the manifest does not name. What a dead append left behind is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from rollout_assets.config import canonical_hash
+from rollout_assets.errors import ConfigError, SourceError
+from rollout_assets.files import file_lock, is_locked, is_scratch, publish_bytes, publish_path, remove_path
+from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.sources import layout
+from rollout_assets.synthetic.config import SyntheticConfig, snippet_number
+from rollout_assets.synthetic.furniture_files import load_furniture
+from rollout_assets.synthetic.shard_writer import ShardResult, ShardTask, write_shard
+
+CREATED_AT = "2000-01-01T00:00:00+00:00"
+"""Synthetic manifests carry a fixed time, so that equal options give an equal manifest hash."""
+
+WRITER = "rollout_assets.sources.synthetic"
+"""Stored in every manifest, so it stays what it was although the room has moved."""
+
+
+@dataclass(frozen=True)
+class SyntheticSummary:
+    """What a build or an append wrote, and the store's totals afterwards."""
+
+    store_dir: Path
+    new_samples: int
+    new_shards: int
+    new_scenes: int
+    num_samples: int
+    num_train: int
+    num_val: int
+    faces_per_scene: tuple[int, ...]
+    points_per_sample: float
+    source_manifest_hash: str
+    seconds: float
+
+
+def build_synthetic_store(
+    store_dir: Path, config: SyntheticConfig, progress: ProgressSink = SILENT, *, overwrite: bool = False
+) -> SyntheticSummary:
+    """Build a whole store at ``store_dir``; a non-empty destination is refused unless ``overwrite``.
+
+    More than two scenes are built in fresh processes: a script that calls this needs the usual ``__main__`` guard, or
+    ``workers=1``.
+    """
+    started = time.monotonic()
+    store_dir = Path(store_dir).absolute()
+    furniture_digest = load_furniture(config.furniture_dir, config.faces).digest
+    _refuse_existing(store_dir, overwrite)
+    building = store_dir.with_name(f".building-{store_dir.name}")
+    if building.exists():
+        if is_locked(building):
+            raise SourceError(f"{store_dir}: is being built by another process; wait for it or choose another place")
+        remove_path(building)
+    building.mkdir(parents=True)
+    with file_lock(building, str(store_dir), busy=SourceError):
+        try:
+            manifest, results = _fill(building, config, furniture_digest, progress)
+            _put_in_place(building, store_dir, overwrite)
+        except BaseException:
+            remove_path(building)
+            raise
+    return _summary(store_dir, manifest, results, started, config.scenes)
+
+
+def append_synthetic_snippets(
+    store_dir: Path,
+    snippets: int = 1,
+    new_scenes: int = 0,
+    progress: ProgressSink = SILENT,
+    *,
+    scene_ids: Sequence[str] | None = None,
+    furniture_dir: Path | None = None,
+    workers: int | None = None,
+) -> SyntheticSummary:
+    """Add ``snippets`` to every scene (or to ``scene_ids``), and ``new_scenes`` with as many as those of the build.
+
+    Readers see all of it or nothing. Rows equal those that a build with more snippets or scenes would have had.
+    """
+    started = time.monotonic()
+    store_dir = Path(store_dir).absolute()
+    if snippets < 0 or new_scenes < 0 or snippets + new_scenes == 0:
+        raise ConfigError(f"append needs snippets >= 1 or new_scenes >= 1, got {snippets} and {new_scenes}")
+    if not store_dir.is_dir():
+        raise SourceError(f"{store_dir}: no such store")
+    with file_lock(store_dir, str(store_dir), busy=SourceError):
+        manifest = _read_manifest(store_dir)
+        config = _config_of(store_dir, manifest, furniture_dir, workers)
+        rows = _committed_rows(store_dir, manifest)
+        _remove_leftovers(store_dir, manifest)
+        tasks = _append_tasks(store_dir, config, manifest, rows, snippets, new_scenes, scene_ids)
+        results = _run(tasks, config.effective_workers, "append", progress)
+        rows += tuple(row for result in results for row in result.rows)
+        specs = [*manifest.shards, *(result.spec for result in results)]
+        grown = _manifest(config, manifest.source.get("furniture_digest"), specs, rows)
+        _publish_metadata(store_dir, grown, rows)
+    return _summary(store_dir, grown, results, started, new_scenes)
+
+
+def _fill(
+    folder: Path, config: SyntheticConfig, furniture_digest: str | None, progress: ProgressSink
+) -> tuple[layout.Manifest, list[ShardResult]]:
+    """Write a whole store into an empty directory."""
+    for name in (layout.SHARDS_DIR, layout.SPLITS_DIR, layout.MESHES_DIR):
+        (folder / name).mkdir()
+    count = config.snippets_per_scene
+    tasks = [
+        ShardTask(config, folder, layout.shard_name(scene), scene * count, scene, 0, count)
+        for scene in range(config.scenes)
+    ]
+    results = _run(tasks, config.effective_workers, "build", progress)
+    rows = tuple(row for result in results for row in result.rows)
+    manifest = _manifest(config, furniture_digest, [result.spec for result in results], rows)
+    _publish_metadata(folder, manifest, rows)
+    return manifest, results
+
+
+def _run(tasks: list[ShardTask], workers: int, name: str, progress: ProgressSink) -> list[ShardResult]:
+    """Results in the order of tasks; every task stands alone, so the number of processes changes nothing."""
+    progress(ProgressEvent(name, 0, len(tasks), unit="scenes"))
+    results: list[ShardResult] = []
+    for result in _results(tasks, min(workers, len(tasks))):
+        results.append(result)
+        note = f"{result.rows[0].scene_id}: {result.faces:,} faces" if result.rows else ""
+        progress(ProgressEvent(name, len(results), len(tasks), note, unit="scenes"))
+    return results
+
+
+def _results(tasks: list[ShardTask], workers: int) -> Iterator[ShardResult]:
+    if workers <= 1 or len(tasks) <= 2:
+        yield from map(write_shard, tasks)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        try:
+            yield from pool.map(write_shard, tasks)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _append_tasks(
+    store_dir: Path,
+    config: SyntheticConfig,
+    manifest: layout.Manifest,
+    rows: Sequence[layout.IndexRow],
+    snippets: int,
+    new_scenes: int,
+    scene_ids: Sequence[str] | None,
+) -> list[ShardTask]:
+    """New snippets of old scenes first, then new scenes; shard and sample numbers go on where the store ends."""
+    present: dict[int, int] = {}
+    for row in rows:
+        scene = _scene_number(row.scene_id)
+        present[scene] = max(present.get(scene, 0), snippet_number(row.snippet_id) + 1)
+    chosen = sorted(present) if scene_ids is None else [_known_scene(name, config, present) for name in scene_ids]
+    wanted = [(scene, present[scene], snippets) for scene in chosen] if snippets else []
+    beyond = max(present) + 1
+    wanted += [(scene, 0, config.snippets_per_scene) for scene in range(beyond, beyond + new_scenes)]
+    shard = 1 + max(number for spec in manifest.shards if (number := layout.shard_number(spec.shard_id)) is not None)
+    tasks = []
+    row_start = len(rows)
+    for offset, (scene, first, count) in enumerate(wanted):
+        tasks.append(ShardTask(config, store_dir, layout.shard_name(shard + offset), row_start, scene, first, count))
+        row_start += count
+    return tasks
+
+
+def _publish_metadata(store_dir: Path, manifest: layout.Manifest, rows: Sequence[layout.IndexRow]) -> None:
+    """Index, split files, and the manifest last: it is the commit point."""
+    publish_bytes(store_dir / layout.INDEX_FILE, b"".join(row.to_json() for row in rows))
+    for split in layout.SPLIT_FILES:
+        members = [row.sample_index for row in rows if split in (layout.ALL, row.split)]
+        publish_bytes(store_dir / layout.split_file(split), _npy(members))
+    publish_bytes(store_dir / layout.MANIFEST_FILE, manifest.to_json())
+
+
+def _npy(values: list[int]) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, np.array(values, np.int64), allow_pickle=False)
+    return stream.getvalue()
+
+
+def _manifest(
+    config: SyntheticConfig,
+    furniture_digest: str | None,
+    specs: Sequence[layout.ShardSpec],
+    rows: Sequence[layout.IndexRow],
+) -> layout.Manifest:
+    options = config.hashable()
+    train = sum(row.split == "train" for row in rows)
+    return layout.Manifest(
+        version=layout.FORMAT_VERSION,
+        created_at=CREATED_AT,
+        source={
+            "dataset_config": options,
+            "dataset_signature": canonical_hash({"options": options, "furniture": furniture_digest}),
+            "furniture_digest": furniture_digest,
+        },
+        oracle={},
+        vin={
+            "pad_points": config.max_points,
+            "semidense_max_points": config.max_points,
+            "include_inv_dist_std": True,
+            "include_obs_count": False,
+        },
+        materialized_blocks=layout.MaterializedBlocks(
+            backbone=config.evidence,
+            depths=False,
+            candidate_pcs=False,
+            gt_obbs=True,
+            detected_obbs=True,
+            trajectory=True,
+        ),
+        stats=layout.StoreStats(
+            num_samples=len(rows), num_shards=len(specs), num_train=train, num_val=len(rows) - train
+        ),
+        provenance={"writer": WRITER, "split_policy": "scene"},
+        shards=tuple(specs),
+    )
+
+
+def _read_manifest(store_dir: Path) -> layout.Manifest:
+    path = store_dir / layout.MANIFEST_FILE
+    try:
+        return layout.Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise SourceError(f"{store_dir}: not a source store, it has no {layout.MANIFEST_FILE}") from None
+    except ValidationError as error:
+        raise SourceError(f"{path}: cannot be understood: {error.error_count()} problems; check the store") from None
+
+
+def _config_of(
+    store_dir: Path, manifest: layout.Manifest, furniture_dir: Path | None, workers: int | None
+) -> SyntheticConfig:
+    """The options a store was built with, which its own rows and the appended ones share."""
+    if manifest.provenance.get("writer") != WRITER or manifest.version != layout.FORMAT_VERSION:
+        raise SourceError(f"{store_dir}: not a synthetic store of version {layout.FORMAT_VERSION}; cannot append to it")
+    options = dict(manifest.source.get("dataset_config", {}))
+    try:
+        config = SyntheticConfig.model_validate(options | {"furniture_dir": furniture_dir, "workers": workers})
+    except ValidationError as error:
+        raise SourceError(f"{store_dir}: built with options this version does not know: {error}") from None
+    digest = load_furniture(furniture_dir, config.faces).digest
+    if digest != manifest.source.get("furniture_digest"):
+        given = furniture_dir or "the built-in kinds"
+        raise SourceError(f"{store_dir}: built with other furniture than {given}; give the same furniture directory")
+    return config
+
+
+def _committed_rows(store_dir: Path, manifest: layout.Manifest) -> tuple[layout.IndexRow, ...]:
+    """The rows that the manifest counts; lines beyond are of an append that died."""
+    wanted = manifest.stats.num_samples
+    path = store_dir / layout.INDEX_FILE
+    try:
+        lines = path.read_bytes().splitlines()[:wanted]
+        rows = tuple(layout.IndexRow.model_validate_json(line) for line in lines)
+    except (OSError, ValidationError) as error:
+        raise SourceError(f"{path}: cannot be read: {error}") from None
+    if [row.sample_index for row in rows] != list(range(wanted)) or not rows:
+        raise SourceError(f"{path}: does not hold the {wanted} rows its manifest counts; check the store")
+    return rows
+
+
+def _remove_leftovers(store_dir: Path, manifest: layout.Manifest) -> None:
+    """Shards that no manifest names and half-written files; only called by the one writer."""
+    named = {spec.relative_dir for spec in manifest.shards}
+    for path in (store_dir / layout.SHARDS_DIR).iterdir():
+        if is_scratch(path) or f"{layout.SHARDS_DIR}/{path.name}" not in named:
+            remove_path(path)
+    for folder in (store_dir, store_dir / layout.SPLITS_DIR, store_dir / layout.MESHES_DIR):
+        for path in folder.iterdir():
+            if is_scratch(path):
+                remove_path(path)
+
+
+def _scene_number(scene_id: str) -> int:
+    return int(scene_id.rsplit("-", 1)[1])
+
+
+def _known_scene(scene_id: str, config: SyntheticConfig, present: dict[int, int]) -> int:
+    for number in present:
+        if config.scene_id(number) == scene_id:
+            return number
+    raise SourceError(f"no scene {scene_id} in the store; it has {len(present)} scenes")
+
+
+def _refuse_existing(store_dir: Path, overwrite: bool) -> None:
+    """Only an empty place may be built on, or, when asked to, another store."""
+    if not store_dir.exists() or (store_dir.is_dir() and not any(store_dir.iterdir())):
+        return
+    if not overwrite:
+        raise SourceError(f"{store_dir}: already exists and is not empty; choose another place or overwrite it")
+    if not (store_dir / layout.MANIFEST_FILE).is_file():
+        raise SourceError(f"{store_dir}: is not a source store; refusing to overwrite it")
+
+
+def _put_in_place(building: Path, store_dir: Path, overwrite: bool) -> None:
+    """Rename the finished store to its place; an old one steps aside first and is removed afterwards."""
+    _refuse_existing(store_dir, overwrite)
+    old = store_dir.with_name(f".replaced-{store_dir.name}")
+    if old.exists():
+        remove_path(old)
+    if store_dir.exists():
+        store_dir.rename(old)
+    publish_path(building, store_dir)
+    if old.exists():
+        remove_path(old)
+
+
+def _summary(
+    store_dir: Path, manifest: layout.Manifest, results: list[ShardResult], started: float, new_scenes: int
+) -> SyntheticSummary:
+    samples = sum(result.spec.num_rows for result in results)
+    raw: dict[str, Any] = json.loads(manifest.to_json())
+    return SyntheticSummary(
+        store_dir=store_dir,
+        new_samples=samples,
+        new_shards=len(results),
+        new_scenes=new_scenes,
+        num_samples=manifest.stats.num_samples,
+        num_train=manifest.stats.num_train,
+        num_val=manifest.stats.num_val,
+        faces_per_scene=tuple(result.faces for result in results),
+        points_per_sample=sum(result.points for result in results) / max(samples, 1),
+        source_manifest_hash=layout.source_manifest_hash(raw),
+        seconds=time.monotonic() - started,
+    )

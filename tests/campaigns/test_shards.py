@@ -1,0 +1,354 @@
+"""One shard at a time: finished or not there, never skipped when altered, never two builders, no human needed."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollout_assets.campaigns.layout import STORE_NAME, CampaignLayout
+from rollout_assets.campaigns.plan import write_rollout_shard_manifest_from_config
+from rollout_assets.campaigns.run import run_campaign
+from rollout_assets.errors import ShardBusy, ShardDrift, ShardFailed, StoreError
+from rollout_assets.files import file_lock
+from rollout_assets.rollouts import run_rollout_shard, summarize_rollout_shard_campaign
+from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_rollout_zarr_store
+from rollout_assets.sources import layout_of_source
+from rollout_assets.synthetic.store import append_synthetic_snippets
+from tests.campaigns.kill_campaigns import fake_campaign, real
+from tests.sources.test_vin_store import edit_array
+
+
+def digests(store_dir):
+    return RolloutZarrStoreReader(store_dir).sidecar_manifest()["content_sha256"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A campaign with one finished shard. Shared: copy before changing."""
+    campaign = fake_campaign(tmp_path_factory.mktemp("finished") / "out", [("train", 1)])
+    campaign.run(campaign.plan().entries[0])
+    return campaign
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """The same campaign at another place, to be damaged."""
+    shutil.copytree(finished.config.shards.output_dir, tmp_path / "out")
+    return fake_campaign(tmp_path / "out", [("train", 1)])
+
+
+def state_of(campaign, **options):
+    return summarize_rollout_shard_campaign(campaign.config, **options).shards[0]
+
+
+def test_a_finished_shard_is_complete_valid_and_left_alone(copy):
+    entry = copy.plan().entries[0]
+    shard = CampaignLayout(copy.config.shards.output_dir).shard(entry.shard_id)
+    before = {path: path.stat().st_mtime_ns for path in shard.rglob("*")}
+    result = copy.run(entry)
+    assert result.outcome == "already_finished" and result.set_aside == ()
+    assert {path: path.stat().st_mtime_ns for path in shard.rglob("*")} == before
+    assert validate_rollout_zarr_store(result.store_dir, deep=True).ok
+    assert state_of(copy, deep=True).state == "succeeded"
+
+
+def test_the_success_names_the_owner_and_the_owner_accounts_for_every_row(finished):
+    shard = finished.config.shards.output_dir / "shards/shard-000000"
+    owner = json.loads((shard / "_owner.json").read_bytes())
+    assert [row["sample_index"] for row in owner["rows"]] == [0] and owner["rows"][0]["records"] == 3
+    manifest = json.loads((shard / STORE_NAME / "manifest.json").read_bytes())
+    assert manifest["generation"]["shard"]["shard_id"] == "shard-000000"
+    assert manifest["generation"]["writer_config"]["name"] == "made-up"
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+ARRAYS = {
+    "row id": "sources/source_row_id",
+    "target": "targets/target_confidence",
+    "rollout": "rollouts/root_pose_world",
+    "lineage": "lineage/oracle_config_id",
+    "step": "steps/cumulative_target_rri",
+    "candidate": "candidates/target_rri",
+    "mask": "candidates/q_train_mask",
+    "diagnostic": "candidate_diagnostics/mesh_distance_m",
+    "depth": "selected_depth/depth_m",
+    "view": "q_h/td_reward",
+    "dictionary": "dictionaries/config",
+}
+
+
+@pytest.mark.parametrize("kind", ["owner", "success", "manifest", "root", *ARRAYS, "missing", "extra", "no success"])
+def test_a_tampered_shard_is_set_aside_named_and_rebuilt(copy, finished, kind):
+    entry = copy.plan().entries[0]
+    shard = CampaignLayout(copy.config.shards.output_dir).shard(entry.shard_id)
+    store = shard / STORE_NAME
+    if kind in ARRAYS:
+        flip(next(path for path in sorted((store / ARRAYS[kind] / "c").rglob("*")) if path.is_file()))
+    elif kind == "missing":
+        shutil.rmtree(store / "candidates/target_rri/c")
+    elif kind == "extra":
+        (store / "candidates/note.txt").write_text("hello")
+    elif kind == "no success":
+        (shard / "_SUCCESS.json").unlink()
+    else:
+        flip(
+            {
+                "owner": shard / "_owner.json",
+                "success": shard / "_SUCCESS.json",
+                "manifest": store / "manifest.json",
+                "root": store / "zarr.json",
+            }[kind]
+        )
+    assert state_of(copy, deep=True).state == "incomplete" and state_of(copy, deep=True).reason
+    result = copy.run(entry)
+    assert result.outcome == "built" and len(result.set_aside) == 1
+    aside = result.set_aside[0]
+    assert aside.path.is_dir() and aside.reason
+    note = aside.path.with_name(f"{aside.path.name}.reason.json")
+    assert json.loads(note.read_text()) == {"reason": aside.reason, "was": "shard-000000"}
+    assert digests(result.store_dir) == digests(finished.config.shards.output_dir / f"shards/shard-000000/{STORE_NAME}")
+    assert state_of(copy, deep=True).state == "succeeded"
+
+
+def test_a_changed_config_is_refused_before_any_work_and_rebuilt_after_planning(copy):
+    entry = copy.plan().entries[0]
+    changed = fake_campaign(copy.config.shards.output_dir, [("train", 1)], seed=5)
+    with pytest.raises(ShardDrift, match=r"planned for writer config .* 'rollout-assets campaign plan' plans"):
+        changed.run(entry)
+    assert state_of(changed).state == "incomplete" and "has changed" in state_of(changed).reason
+    result = changed.run(changed.plan().entries[0])
+    assert result.outcome == "built" and "built with writer config" in result.set_aside[0].reason
+
+
+@pytest.mark.parametrize("stuck", ["owner/after", "temp/after"])
+def test_a_failure_leaves_a_note_and_nothing_else_and_can_be_repeated(tmp_path, stuck):
+    campaign = fake_campaign(tmp_path, [("train", 1)])
+    entry = campaign.plan().entries[0]
+
+    def fail(step):
+        if step == stuck:
+            raise ValueError("the lights went out")
+
+    with pytest.raises(ValueError, match="lights"):
+        campaign.run(entry, fail)
+    found = state_of(campaign)
+    assert found.state == "failed" and "ValueError: the lights went out" in found.reason
+    assert "campaign run --shard shard-000000" in found.hint
+    notes = list((tmp_path / "shards").iterdir())
+    assert [path.name.startswith("_FAILED.shard-000000.") for path in notes] == [True]
+    assert list((tmp_path / "staging").iterdir()) == []
+    assert campaign.run(entry).outcome == "built"
+    assert state_of(campaign).state == "succeeded"
+
+
+def test_an_interrupted_build_leaves_nothing(tmp_path):
+    campaign = fake_campaign(tmp_path, [("train", 1)])
+
+    def interrupt(step):
+        if step == "rename/after":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        campaign.run(campaign.plan().entries[0], interrupt)
+    assert list((tmp_path / "staging").iterdir()) == list((tmp_path / "shards").iterdir()) == []
+    assert state_of(campaign).state == "missing"
+
+
+def test_a_full_disk_at_any_step_is_one_clear_error_and_the_next_run_succeeds(tmp_path):
+    campaign = fake_campaign(tmp_path, [("train", 1)])
+    entry = campaign.plan().entries[0]
+    for full_at in ("temp/before", "flush/candidates", "manifest/before", "owner/before", "success/before"):
+
+        def full(step, full_at=full_at):
+            if step == full_at:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
+
+        with pytest.raises(ShardFailed, match=r"shard-000000: somewhere: No space left on device; free some space"):
+            campaign.run(entry, full)
+        assert not (tmp_path / "shards/shard-000000").exists() and list((tmp_path / "staging").iterdir()) == []
+    assert campaign.run(entry).outcome == "built"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of its own with room for less than a shard; needs the right to mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("cannot mount a file system here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def remount(place, options):
+    subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
+
+
+def test_a_disk_that_is_really_full_or_read_only(small_disk):
+    campaign = fake_campaign(small_disk / "out", [("train", 1)])
+    entry = campaign.plan().entries[0]
+    with pytest.raises((ShardFailed, StoreError), match="No space left on device"):
+        campaign.run(entry)
+    assert not (small_disk / "out/shards/shard-000000").exists()
+    assert list((small_disk / "out/staging").iterdir()) == []
+    remount(small_disk, "size=64m,ro")
+    with pytest.raises(ShardFailed, match="Read-only file system; make it writable"):
+        campaign.run(entry)
+    remount(small_disk, "size=64m,rw")
+    assert campaign.run(entry).outcome == "built"
+
+
+def test_a_held_shard_is_busy_and_shown_as_running(tmp_path):
+    campaign = fake_campaign(tmp_path, [("train", 1)])
+    entry = campaign.plan().entries[0]
+    with file_lock(CampaignLayout(tmp_path).lock(entry.shard_id), "a test"):
+        with pytest.raises(ShardBusy, match=r"shard-000000: process .* is at it"):
+            campaign.run(entry)
+        assert state_of(campaign).state == "running"
+    assert state_of(campaign).state == "missing"
+
+
+RACER = """
+import sys
+from pathlib import Path
+from rollout_assets.errors import ShardBusy
+from tests.campaigns.kill_campaigns import fake_campaign
+campaign = fake_campaign(Path(sys.argv[1]), [("train", 1)])
+entry = campaign.plan().entries[0]
+print("ready", flush=True)
+sys.stdin.readline()
+for attempt in range(3):
+    try:
+        print(campaign.run(entry).outcome, flush=True)
+    except ShardBusy:
+        print("busy", flush=True)
+"""
+
+
+def test_processes_racing_for_one_shard_build_it_once(tmp_path):
+    fake_campaign(tmp_path, [("train", 1)]).plan()
+    command = [sys.executable, "-c", RACER, str(tmp_path)]
+    root = Path(__file__).resolve().parents[2]
+    racers = [
+        subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    for racer in racers:
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    said = [word for racer in racers for word in racer.communicate(timeout=120)[0].split()]
+    assert said.count("built") == 1 and set(said) <= {"built", "busy", "already_finished"}
+    assert list((tmp_path / "staging").iterdir()) == []
+    assert not (tmp_path / "set_aside").exists()
+
+
+def test_threads_racing_for_one_shard_build_it_once(tmp_path):
+    campaign = fake_campaign(tmp_path, [("train", 1)])
+    entry = campaign.plan().entries[0]
+    said = []
+
+    def race():
+        try:
+            said.append(campaign.run(entry).outcome)
+        except ShardBusy:
+            said.append("busy")
+
+    racers = [threading.Thread(target=race) for _ in range(4)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert said.count("built") == 1 and set(said) <= {"built", "busy", "already_finished"}
+
+
+def test_leftovers_of_dead_attempts_do_not_pile_up(tmp_path):
+    campaign = fake_campaign(tmp_path, [("train", 1)])
+    entry = campaign.plan().entries[0]
+    layout = CampaignLayout(tmp_path)
+    for _ in range(3):
+        for _ in range(2):
+            layout.new_attempt(entry.shard_id).mkdir(parents=True)
+        assert state_of(campaign).state == "incomplete"
+        campaign.run(entry)
+        shutil.rmtree(layout.shard(entry.shard_id))
+    assert len([path for path in layout.set_aside_dir.iterdir() if path.is_dir()]) == 1
+
+
+def test_a_shard_whose_rows_were_all_skipped_is_finished_without_a_store(tmp_path):
+    campaign = fake_campaign(tmp_path, [("train", 2)], options={"barren": frozenset({0})})
+    for entry in campaign.plan().entries:
+        campaign.run(entry)
+    barren, fertile = summarize_rollout_shard_campaign(campaign.config).shards
+    assert (barren.state, barren.records, barren.rows_skipped) == ("succeeded", 0, 1)
+    assert barren.reason == "1 row(s) skipped: NO_ACTOR_VISIBLE_SOURCE"
+    assert not (tmp_path / f"shards/{barren.shard_id}/{STORE_NAME}").exists()
+    assert fertile.records == 3 and campaign.run(campaign.plan().entries[0]).outcome == "already_finished"
+
+
+@pytest.fixture(scope="module")
+def real_campaign(small_store, tmp_path_factory):
+    config = real(tmp_path_factory.mktemp("real") / "out", small_store)
+    entries = write_rollout_shard_manifest_from_config(config).entries
+    return config, entries, [run_rollout_shard(config, entry) for entry in entries[:1]]
+
+
+def test_a_real_shard_holds_its_rows_and_names_the_planned_source(real_campaign):
+    _, entries, (result,) = real_campaign
+    reader = RolloutZarrStoreReader(result.store_dir)
+    table = reader.table("sources", decode=True)
+    assert table["sample_index"].to_list() == [row.sample_index for row in entries[0].rows]
+    assert table["source_offline_store_manifest_hash_id"].to_list() == [entries[0].source_manifest_hash]
+    assert reader.attributes["split_manifest_hash"] == entries[0].split_manifest_hash
+    assert result.owner.stats["views_scored"] > 0 and all(result.owner.mesh_versions.values())
+
+
+def test_a_changed_source_row_is_noticed_and_the_shard_rebuilt(store_copy, tmp_path):
+    config = real(tmp_path / "out", store_copy)
+    entry = write_rollout_shard_manifest_from_config(config).entries[0]
+    first = run_rollout_shard(config, entry)
+    for path in store_copy.rglob("*"):
+        if path.is_file() and "meshes" not in path.parts:
+            os.utime(path)
+    assert run_rollout_shard(config, entry).outcome == "already_finished", "a new date alone is no change"
+    edit_array(store_copy, layout_of_source.POINTS_WORLD, lambda values: np.add(values, 0.25, out=values))
+    again = run_rollout_shard(config, entry)
+    assert again.outcome == "built" and "files of source shard-000000 have changed" in again.set_aside[0].reason
+    assert digests(again.store_dir) != digests(again.set_aside[0].path / STORE_NAME) and first.outcome == "built"
+
+
+def test_a_changed_mesh_is_noticed(store_copy, tmp_path):
+    config = real(tmp_path / "out", store_copy)
+    entry = write_rollout_shard_manifest_from_config(config).entries[0]
+    run_rollout_shard(config, entry)
+    first, second = sorted(path for path in (store_copy / "meshes").iterdir() if path.suffix == ".ply")
+    kept = second.resolve()
+    for path in (store_copy / "meshes").iterdir():
+        path.unlink()
+    shutil.copy(kept, first)
+    again = run_rollout_shard(config, entry)
+    assert again.outcome == "built" and "the mesh of scene" in again.set_aside[0].reason
+
+
+def test_new_snippets_leave_finished_shards_as_they_are(store_copy, tmp_path):
+    config = real(tmp_path / "out", store_copy, rows_per_shard=2)
+    first = run_campaign(config)
+    assert first.ok and [shard.outcome for shard in first.shards] == ["built", "built"]
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/shards").rglob("*")}
+    append_synthetic_snippets(store_copy, 1, scene_ids=["synthetic-11-00000"], workers=1)
+    second = run_campaign(config)
+    assert [shard.outcome for shard in second.shards] == ["already_finished", "already_finished", "built"]
+    assert before.items() <= {path: path.stat().st_mtime_ns for path in (tmp_path / "out/shards").rglob("*")}.items()

@@ -1,0 +1,112 @@
+"""Each kind of finding, planted once: found, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from rollout_assets.inspection.near_duplicates import near_duplicate_pairs
+from rollout_assets.inspection.suspicious import KINDS
+from rollout_assets.rollouts import RolloutSuspiciousQueryConfig, suspicious_rollout_rows
+from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
+from tests.inspection import handmade_stores as made
+
+STEP, ROLLOUT, TARGET = made.CHANGED, made.CHANGED, made.CHANGED
+
+
+def test_nothing_is_suspicious_in_a_clean_store(tmp_path: Path) -> None:
+    reader = made.write(tmp_path / "clean.zarr", made.clean_records())
+    assert reader.validate(deep=True).ok
+    assert suspicious_rollout_rows(reader).rows() == []
+
+
+@pytest.mark.parametrize("kind", made.STEP_CHANGES)
+def test_a_planted_step_is_found_once_and_nothing_else(kind: str, tmp_path: Path) -> None:
+    reader = made.write(tmp_path / "planted.zarr", made.changed(made.STEP_CHANGES[kind]))
+    (found,) = suspicious_rollout_rows(reader).to_dicts()
+    assert (found["kind"], found["severity"]) == (kind, KINDS[kind][0])
+    assert (found["rollout_row_id"], found["target_row_id"]) == (ROLLOUT, TARGET)
+    if kind != "chain_loses_ground":
+        assert found["step_row_id"] == STEP
+    if found["candidate_row_id"] is not None:
+        assert found["candidate_row_id"] // made.SHELL == STEP
+    assert found["message"]
+
+
+def test_a_high_scoring_target_without_label_is_found(tmp_path: Path) -> None:
+    reader = made.write(tmp_path / "planted.zarr", made.with_unlabelled_target(made.clean_records()))
+    (found,) = suspicious_rollout_rows(reader).to_dicts()
+    assert (found["kind"], found["target_row_id"]) == ("high_score_invalid_gt_target", TARGET)
+    assert found["rollout_row_id"] is None and "ambiguous_gt" in found["message"]
+
+
+def test_a_feature_that_never_varies_is_found(tmp_path: Path) -> None:
+    reader = made.write(tmp_path / "planted.zarr", made.with_constant_feature(made.clean_records()))
+    (found,) = suspicious_rollout_rows(reader).to_dicts()
+    assert found["kind"] == "zero_variance_feature" and "mesh_distance_m is 0.75" in found["message"]
+
+
+def test_every_kind_is_planted_somewhere() -> None:
+    assert {*made.STEP_CHANGES, "high_score_invalid_gt_target", "zero_variance_feature"} == set(KINDS)
+
+
+def test_messages_name_the_values(tmp_path: Path) -> None:
+    said = {
+        "selected_motion_outlier": "step 2.0 m > 1.25 m",
+        "dominant_invalid_reason": "CLEARANCE_TOO_SMALL refuses 16 of 20 views",
+        "low_valid_fanout": "2 of 20 views can be taken; expected at least 3",
+        "gain_out_of_range": "target_root_gain -1.5, target_rri -1.5 beyond ±1",
+    }
+    for kind, words in said.items():
+        reader = made.write(tmp_path / kind, made.changed(made.STEP_CHANGES[kind]))
+        assert suspicious_rollout_rows(reader)["message"].to_list() == [words]
+
+
+def test_thresholds_decide(tmp_path: Path) -> None:
+    reader = made.write(tmp_path / "planted.zarr", made.changed(made.selected_motion_outlier))
+    assert suspicious_rollout_rows(reader, RolloutSuspiciousQueryConfig(max_step_distance_m=2.5)).is_empty()
+    strict = suspicious_rollout_rows(reader, RolloutSuspiciousQueryConfig(min_valid_candidates=21))
+    assert strict["kind"].to_list().count("low_valid_fanout") == 3
+
+
+def test_the_second_branch_of_a_greedy_tree_is_greedy(tmp_path: Path) -> None:
+    records = made.changed(made.greedy_choice_not_best)
+    records[made.CHANGED] = replace(records[made.CHANGED], branch_factor=2)
+    assert suspicious_rollout_rows(made.write(tmp_path / "tree.zarr", records)).is_empty()
+
+
+def test_errors_come_first(tmp_path: Path) -> None:
+    records = made.changed(made.valid_candidate_missing_label)
+    records[0] = made.with_step(made.clean_records()[0], made.near_duplicate_views)
+    found = suspicious_rollout_rows(made.write(tmp_path / "two.zarr", records))
+    assert found["severity"].to_list() == ["error", "info"]
+
+
+def test_a_real_store_has_no_error_level_finding(real: RolloutZarrStoreReader) -> None:
+    found = suspicious_rollout_rows(real)
+    assert not (found["severity"] == "error").any()
+    assert found.filter(pl.col("kind") == "greedy_choice_not_best").is_empty()
+
+
+@pytest.mark.parametrize("limits", [(0.15, 25.0), (0.4, 60.0), (0.0, 0.0)])
+def test_near_duplicates_equal_brute_force(real: RolloutZarrStoreReader, limits: tuple[float, float]) -> None:
+    max_m, max_deg = limits
+    frame = real.table("candidates", columns=("step_row_id", "actor_action_mask", "pose_world_cam")).head(600)
+    poses, steps = frame["pose_world_cam"].to_numpy().astype(np.float64), frame["step_row_id"].to_list()
+    valid = frame["actor_action_mask"].to_list()
+    expected = {}
+    for later in range(len(poses)):
+        for earlier in range(later):
+            if steps[later] != steps[earlier] or not (valid[later] and valid[earlier]):
+                continue
+            turn = poses[later, :9].reshape(3, 3).T @ poses[earlier, :9].reshape(3, 3)
+            angle = np.degrees(np.arccos(np.clip((np.trace(turn) - 1) / 2, -1, 1)))
+            if np.linalg.norm(poses[later, 9:] - poses[earlier, 9:]) <= max_m and angle <= max_deg:
+                expected.setdefault(later, earlier)
+    found = near_duplicate_pairs(real, max_m, max_deg).filter(pl.col("candidate_row_id") < 600)
+    assert dict(found.select("candidate_row_id", "other_candidate_row_id").rows()) == expected
+    assert bool(expected) == (max_m > 0)

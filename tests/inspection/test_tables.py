@@ -1,0 +1,199 @@
+"""Tables over a whole store against plain Python, and what a reader may rely on."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollout_assets.config import SelectedDepthRetentionConfig
+from rollout_assets.errors import ConfigError, StoreError
+from rollout_assets.inspection.summary import GroupBy
+from rollout_assets.rollouts import (
+    candidate_audit_rows,
+    candidate_group_summary_rows,
+    candidate_result_diagnostic_counts,
+    rollout_step_objective_rows,
+    rollout_tree_summary_rows,
+    suspicious_rollout_rows,
+    target_audit_rows,
+    validity_waterfall_rows,
+)
+from rollout_assets.rollouts.zarr_store import (
+    RolloutZarrStoreConfig,
+    RolloutZarrStoreReader,
+    write_rollout_zarr_store,
+)
+from rollout_assets.testing.fake_records import SyntheticRecords
+from tests.inspection import plain_twins as plain
+
+NO_DEPTH = RolloutZarrStoreConfig(selected_depth=SelectedDepthRetentionConfig(enabled=False), chunk_rows=64)
+
+campaigns = st.builds(
+    SyntheticRecords,
+    sources=st.integers(1, 3),
+    targets=st.integers(1, 2),
+    recipes=st.sampled_from([("oracle_greedy",), ("random_valid", "oracle_greedy")]),
+    chains=st.integers(1, 2),
+    horizon=st.integers(1, 3),
+    shell=st.sampled_from([(1, 4), (6, 6), (3, 9)]),
+    valid_fraction=st.sampled_from([0.1, 0.6, 1.0]),
+    scene_labels=st.booleans(),
+    dead_ends=st.booleans(),
+    seed=st.integers(0, 99),
+)
+
+
+def opened(folder: str, campaign: SyntheticRecords) -> RolloutZarrStoreReader:
+    write_rollout_zarr_store(Path(folder) / "s.zarr", campaign, NO_DEPTH)
+    return RolloutZarrStoreReader(Path(folder) / "s.zarr")
+
+
+def same(found: Any, expected: Any) -> bool:
+    if isinstance(expected, float) and found is not None:
+        return math.isclose(found, expected, rel_tol=1e-5, abs_tol=1e-6)
+    return bool(found == expected)
+
+
+@settings(max_examples=8)
+@given(campaign=campaigns)
+def test_tables_equal_plain_python(campaign: SyntheticRecords) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        reader = opened(folder, campaign)
+        store = plain.PlainStore(reader)
+        if not store.candidates:
+            return
+        assert [
+            tuple(row) for row in validity_waterfall_rows(reader).select("stage", "count").rows()
+        ] == plain.waterfall(store)
+        for group_by in get_args(GroupBy):
+            expected = plain.groups(store, group_by)
+            frame = candidate_group_summary_rows(reader, group_by)
+            assert frame["count"].is_sorted(descending=True)
+            for row in frame.to_dicts():
+                assert all(same(row[name], value) for name, value in expected.pop(row[group_by]).items()), (
+                    group_by,
+                    row,
+                )
+            assert not expected
+        for row, line in zip(rollout_step_objective_rows(reader).to_dicts(), plain.objectives(store), strict=True):
+            for name, value in line.items():
+                assert same(row[name], value), (name, row[name], value)
+        found = {
+            (r["recipe"], r["policy"], r["step_index"], r["position"]): r
+            for r in rollout_tree_summary_rows(reader).to_dicts()
+        }
+        expected = plain.tree(store)
+        assert found.keys() == expected.keys()
+        for key, line in expected.items():
+            assert all(same(found[key][name], value) for name, value in line.items()), key
+        kinds = {kind for kind, _, _ in plain.suspicious(store)} | {"greedy_choice_not_best", "selected_motion_outlier"}
+        rows = suspicious_rollout_rows(reader).filter(pl.col("kind").is_in(kinds))
+        assert sorted(rows.select("kind", "step_row_id", "candidate_row_id").rows(), key=str) == plain.suspicious(store)
+
+
+@settings(max_examples=4)
+@given(campaign=campaigns)
+def test_audit_rows_equal_the_stored_ones(campaign: SyntheticRecords) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        reader = opened(folder, campaign)
+        store = plain.PlainStore(reader)
+        rows = candidate_audit_rows(reader).to_dicts()
+        assert len(rows) == len(store.candidates)
+        for row, stored, measured in zip(rows, store.candidates, store.diagnostics, strict=True):
+            rollout = store.rollouts[stored["rollout_row_id"]]
+            target = store.targets[rollout["target_row_id"]]
+            assert (row["scene"], row["policy"], row["target_id"]) == (
+                rollout["scene_id"],
+                rollout["policy_id"],
+                target["target_id"],
+            )
+            assert [row["camera_x_m"], row["camera_y_m"], row["camera_z_m"]] == list(stored["pose_world_cam"][9:])
+            for name, value in {**stored, **measured}.items():
+                if name in row and not (isinstance(value, float) and math.isnan(value)):
+                    assert row[name] == value, name
+            assert row["all_reasons"].count("+") == bin(stored["invalid_reason_bitset"]).count("1") - 1
+
+
+def test_audit_rows_of_one_rollout_and_one_step(real: RolloutZarrStoreReader) -> None:
+    every = candidate_audit_rows(real)
+    for rollout in (0, 3, real.num_rows("rollouts") - 1):
+        assert candidate_audit_rows(real, rollout).equals(every.filter(pl.col("rollout_row_id") == rollout))
+    step = real.num_rows("steps") - 1
+    assert candidate_audit_rows(real, step_row_id=step).equals(every.filter(pl.col("step_row_id") == step))
+    assert candidate_audit_rows(real, limit=7).equals(every.head(7))
+    assert candidate_audit_rows(real, limit=0).is_empty()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rollout_row_id": 9999}, "rollouts has rows 0 to"),
+        ({"step_row_id": -1}, "steps has rows 0 to"),
+        ({"limit": -3}, "limit must be >= 0, got -3"),
+        ({"rollout_row_id": 0, "step_row_id": 9}, "step 9 belongs to rollout"),
+    ],
+)
+def test_rows_that_are_not_there_are_refused(
+    real: RolloutZarrStoreReader, arguments: dict[str, int], message: str
+) -> None:
+    with pytest.raises(StoreError, match=message):
+        candidate_audit_rows(real, **arguments)
+
+
+def test_an_unknown_group_is_refused(real: RolloutZarrStoreReader) -> None:
+    with pytest.raises(ConfigError, match=r"group_by must be one of position, .* got 'colour'"):
+        candidate_group_summary_rows(real, "colour")
+
+
+def test_targets_show_what_the_actor_saw_and_what_it_matched(real: RolloutZarrStoreReader) -> None:
+    targets = target_audit_rows(real)
+    assert targets.height == real.num_rows("targets")
+    assert set(targets["gt_match_status"]) <= {"matched", "unmatched_gt", "ambiguous_gt", "ambiguous_pred_to_gt"}
+    assert targets["num_rollouts"].sum() == real.num_rows("rollouts")
+    assert (targets["num_rollouts"] > 0).to_list() == (
+        targets["gt_label_valid_mask"] & targets["target_valid_mask"]
+    ).to_list()
+
+
+def test_branches_of_a_tree_share_their_first_state(real: RolloutZarrStoreReader) -> None:
+    steps = rollout_step_objective_rows(real)
+    first = steps.filter(
+        (pl.col("recipe") == "lookahead") & (pl.col("step_index") == 0) & (pl.col("num_valid_candidates") > 1)
+    )
+    assert first["chains_here"].to_list() == [2] * first.height and first.height
+    greedy = steps.filter((pl.col("policy") == "oracle_greedy") & pl.col("regret").is_not_null())
+    assert (greedy["regret"] >= 0).all()
+
+
+def test_a_live_shell_is_counted_by_position_and_reason(real: RolloutZarrStoreReader) -> None:
+    shell = real.step(0).step.shell
+    counts = candidate_result_diagnostic_counts(shell)
+    assert counts["count"].sum() == len(shell)
+    valid = counts.filter(pl.col("reason") == "VALID")["count"].sum()
+    assert valid == int(np.sum(shell.actor_action_mask))
+    assert counts.group_by("position").agg(pl.col("fraction_of_position").sum())[
+        "fraction_of_position"
+    ].to_list() == pytest.approx([1.0] * counts["position"].n_unique())
+
+
+def test_a_store_without_rollouts_gives_empty_tables(tmp_path: Path) -> None:
+    records = [record for record in SyntheticRecords(sources=3, targets=1) if not record.chains][:1]
+    write_rollout_zarr_store(tmp_path / "empty.zarr", records, NO_DEPTH)
+    reader = RolloutZarrStoreReader(tmp_path / "empty.zarr")
+    for table in (
+        candidate_audit_rows,
+        candidate_group_summary_rows,
+        rollout_step_objective_rows,
+        rollout_tree_summary_rows,
+    ):
+        assert table(reader).is_empty()
+    assert validity_waterfall_rows(reader)["count"].to_list() == [0] * 5
+    assert set(suspicious_rollout_rows(reader)["kind"]) <= {"high_score_invalid_gt_target"}

@@ -1,0 +1,286 @@
+"""The gym way against the native way, over a real server; and against servers that answer badly."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from rollout_assets.config import RolloutRecipeConfig, load_campaign
+from rollout_assets.errors import (
+    AnswerRefused,
+    ConfigError,
+    PayloadDamaged,
+    RolloutFailed,
+    RowRefused,
+    ServerError,
+    ServerUnavailable,
+)
+from rollout_assets.rollouts.evaluation import StateEvaluator
+from rollout_assets.rollouts.generator import RolloutGenerator
+from rollout_assets.rollouts.manager.native import (
+    AsyncGymRolloutImpl,
+    AsyncRolloutImpl,
+    GymServerConfig,
+    RolloutGroupRecord,
+    RolloutManager,
+    RolloutTask,
+    derived_seed,
+)
+from rollout_assets.sources.vin_store import VinOfflineStore
+from tests.defs.campaigns import write_campaign
+from tests.rollouts.record_digest import digest
+from tests.serving.server_process import running_server
+
+RECIPES = [
+    RolloutRecipeConfig(name="random", policy="random_valid", horizon=3),
+    RolloutRecipeConfig(name="lookahead", policy="temperature_softmax", branch=2, beam_width=2),
+]
+N = 3
+
+
+@pytest.fixture(scope="module")
+def campaign(small_store, tmp_path_factory):
+    return write_campaign(tmp_path_factory.mktemp("gym"), small_store)
+
+
+@pytest.fixture(scope="module")
+def generator(campaign, small_store) -> RolloutGenerator:
+    return RolloutGenerator(load_campaign(campaign), VinOfflineStore.open(small_store))
+
+
+@pytest.fixture(scope="module")
+def root(generator):
+    return generator.prepare(generator.store.rows()[0]).roots[0]
+
+
+@pytest.fixture(scope="module")
+def url(campaign, tmp_path_factory) -> Iterator[str]:
+    with running_server(campaign, tmp_path_factory.mktemp("server")) as server:
+        yield server.url
+
+
+def run(impl, root: RolloutTask) -> RolloutGroupRecord:
+    async def work() -> RolloutGroupRecord:
+        try:
+            return await impl.run_rollout(root)
+        finally:
+            await impl.aclose()
+
+    return asyncio.run(work())
+
+
+def gym(url: str, **changes) -> AsyncGymRolloutImpl:
+    settings = {"attempts": 2, "deadline_s": 20, "silence_s": 5} | changes
+    return AsyncGymRolloutImpl(N, GymServerConfig(url=url, **settings))
+
+
+def content(group: RolloutGroupRecord) -> tuple:
+    """A group without its timings."""
+    metrics = {name: value for name, value in group.rollout_metrics.items() if not name.startswith("timing/")}
+    completions = [digest(replace(completion, timings_s={})) for completion in group.completions]
+    return completions, metrics, group.metadata, group.root_index
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("limit", [None, 1])
+def test_a_group_equals_the_native_one_to_the_bit(generator, root, url, recipe, limit):
+    asked = RolloutTask(7, root, recipe, seed=11)
+    native = AsyncRolloutImpl(N, StateEvaluator(generator.config, generator.scorer), limit)
+    remote = AsyncGymRolloutImpl(N, GymServerConfig(url=url), limit)
+    here, there = run(native, asked), run(remote, asked)
+    assert content(there) == content(here)
+    assert [digest(c.step_log) for c in there.completions] == [digest(c.step_log) for c in here.completions]
+    assert there.rollout_metrics.keys() == here.rollout_metrics.keys()
+    if limit is not None:
+        assert {c.truncation_reason for c in there.completions} == {"max_rollout_steps"}
+
+
+def test_a_root_of_its_own_step_limit_travels_too(generator, root, url):
+    asked = RolloutTask(0, root, RECIPES[0], seed=2, max_rollout_steps=2)
+    native = AsyncRolloutImpl(N, StateEvaluator(generator.config, generator.scorer))
+    assert content(run(gym(url), asked)) == content(run(native, asked))
+
+
+def test_rows_carry_index_and_derived_seed(root):
+    rows = gym("http://127.0.0.1:9")._build_inputs(RolloutTask(0, root, RECIPES[0], seed=4))
+    assert [row.row_index for row in rows] == [0, 1, 2]
+    assert [row.seed for row in rows] == [derived_seed(4, index) for index in range(N)]
+    assert {row.include for row in rows} == {("chains",)}
+
+
+def test_a_manager_takes_the_gym_way_when_asked(generator, root, url):
+    manager = RolloutManager(N, use_gym=True, gym=GymServerConfig(url=url))
+    group = run(manager, RolloutTask(0, root, RECIPES[0], seed=1))
+    assert [c.rollout_index for c in group.completions] == [0, 1, 2]
+
+
+def test_arguments_are_checked():
+    with pytest.raises(ConfigError, match="rollout server, and none is configured"):
+        RolloutManager(1, use_gym=True)
+    with pytest.raises(ConfigError, match="use_gym is False"):
+        RolloutManager(1, gym=GymServerConfig(url="http://x:1"))
+    with pytest.raises(ConfigError, match="num_generations_per_root must be >= 1, got 0"):
+        RolloutManager(0, use_gym=True, gym=GymServerConfig(url="http://x:1"))
+    with pytest.raises(ConfigError, match="max_rollout_steps must be >= 1, got 0"):
+        AsyncGymRolloutImpl(1, GymServerConfig(url="http://x:1"), 0)
+    for wrong in ({"url": "x:1"}, {"url": "http://x:1", "attempts": 0}, {"url": "http://x:1", "deadline_s": 0}):
+        with pytest.raises(ValidationError):
+            GymServerConfig(**wrong)
+
+
+def test_nobody_there_is_unavailable_and_names_the_root(root):
+    with pytest.raises(ServerUnavailable, match=r"no answer for rollout 0, 1, 2 of 3: .*ConnectError") as raised:
+        run(gym("http://127.0.0.1:9"), RolloutTask(0, root, RECIPES[0], seed=1))
+    assert root.name in str(raised.value)
+
+
+def test_another_oracle_on_the_server_is_noticed(generator, root, url):
+    config = generator.config
+    wider = config.oracle.model_copy(update={"crop_margin_m": 0.2})
+    other = RolloutGenerator(config.model_copy(update={"oracle": wider}), generator.store)
+    foreign = other.prepare(generator.store.rows()[0]).roots[0]
+    with pytest.raises(AnswerRefused, match=r"there, .* here; compare its /health"):
+        run(gym(url), RolloutTask(0, foreign, RECIPES[0], seed=1))
+
+
+Answer = Callable[[list[dict], int], tuple[int, list[bytes]]]
+
+
+@contextmanager
+def scripted(answer: Answer) -> Iterator[tuple[str, list[dict]]]:
+    """A server that answers a request's rows, and the how-manieth request it is, with a status and lines."""
+    asked: list[dict] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append({"rows": body["rows"], "key": self.headers["Idempotency-Key"]})
+            status, lines = answer(body["rows"], len(asked))
+            self.send_response(status)
+            self.end_headers()
+            for line in lines:
+                self.wfile.write(line)
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def good_lines(root, url) -> dict[int, bytes]:
+    """What the real server says to the rows of seed 1."""
+    rows = gym(url)._build_inputs(RolloutTask(0, root, RECIPES[0], seed=1))
+    body = {"rows": [row.model_dump(mode="json", by_alias=True) for row in rows]}
+    said = httpx.post(f"{url}/run_rollouts", json=body, timeout=60, trust_env=False).content.splitlines(keepends=True)
+    return {json.loads(line)["_rowidx"]: line for line in said if not line.startswith(b'{"heartbeat"')}
+
+
+@pytest.fixture
+def asked_root(root) -> RolloutTask:
+    return RolloutTask(0, root, RECIPES[0], seed=1)
+
+
+def test_only_missing_rows_are_asked_for_again_with_the_same_key(asked_root, good_lines):
+    def answer(rows, nth):
+        torn = good_lines[1][:50]
+        return 200, [b'{"heartbeat": 1}\n', good_lines[2], torn] if nth == 1 else [
+            good_lines[r["_rowidx"]] for r in rows
+        ]
+
+    with scripted(answer) as (url, asked):
+        group = run(gym(url), asked_root)
+    assert [c.rollout_index for c in group.completions] == [0, 1, 2]
+    assert [[row["_rowidx"] for row in request["rows"]] for request in asked] == [[0, 1, 2], [0, 1]]
+    assert len({request["key"] for request in asked}) == 1
+
+
+def test_a_busy_server_is_asked_again_but_not_for_ever(asked_root, good_lines):
+    with scripted(lambda _rows, nth: (503, []) if nth == 1 else (200, list(good_lines.values()))) as (url, asked):
+        assert len(run(gym(url), asked_root).completions) == N and len(asked) == 2
+    with scripted(lambda _rows, _nth: (429, [])) as (url, asked):
+        with pytest.raises(ServerUnavailable, match=r"no answer for rollout 0, 1, 2 of 3: .*429"):
+            run(gym(url, attempts=3), asked_root)
+        assert len(asked) == 3
+
+
+def test_one_deadline_holds_for_all_attempts(asked_root):
+    release = threading.Event()
+    with scripted(lambda _rows, _nth: (release.wait(10), (200, []))[1]) as (url, _):
+        with pytest.raises(ServerUnavailable, match=r"the deadline of 0\.3 s has passed"):
+            run(gym(url, deadline_s=0.3, attempts=9), asked_root)
+        release.set()
+
+
+def failure(index: int, *, transient: bool) -> bytes:
+    told = {"class": "RolloutFailed", "message": "the device went away", "transient": transient}
+    return json.dumps({"_rowidx": index, "error": told}).encode() + b"\n"
+
+
+def changed(line: bytes, **changes) -> bytes:
+    return json.dumps(json.loads(line) | changes).encode() + b"\n"
+
+
+def test_a_failure_is_an_error_and_never_a_reward(asked_root, good_lines):
+    lines = [good_lines[0], failure(1, transient=False), good_lines[2]]
+    with scripted(lambda _rows, _nth: (200, lines)) as (url, asked):
+        with pytest.raises(RolloutFailed, match=r"rollout 1 \(seed \d+\) failed on .*the device went away"):
+            run(gym(url), asked_root)
+        assert len(asked) == 1
+    lines[1] = failure(1, transient=True)
+    with scripted(lambda _rows, nth: (200, lines if nth == 1 else lines[1:2])) as (url, asked):
+        with pytest.raises(ServerUnavailable, match="no answer for rollout 1 of 3: rollout 1: RolloutFailed"):
+            run(gym(url), asked_root)
+        assert [len(request["rows"]) for request in asked] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "message"),
+    [
+        (lambda good: [good[0], good[0]], AnswerRefused, "answered for rollout 0 twice"),
+        (lambda good: [changed(good[0], _rowidx=3)], AnswerRefused, "answered for rollout 3 of 0 to 2"),
+        (lambda good: [changed(good[0], _rowidx=None)], AnswerRefused, "answered for rollout -1"),
+        (lambda _good: [b"nonsense\n"], AnswerRefused, "a line is not a result"),
+        (lambda _good: [b'{"_rowidx": 1}\n'], AnswerRefused, "a line cannot be read"),
+        (lambda good: [changed(good[0], seed=2), good[1], good[2]], AnswerRefused, "2 there, 1 here"),
+        (lambda good: [changed(good[0], reward=0.5), good[1], good[2]], AnswerRefused, r"0\.5 there"),
+        (lambda good: [changed(good[0], reward=None), good[1], good[2]], AnswerRefused, "None there"),
+        (lambda good: [changed(good[0], chains="AAAA"), good[1], good[2]], PayloadDamaged, "does not begin like"),
+        (lambda good: [changed(good[0], chains=None), good[1], good[2]], PayloadDamaged, "does not begin like"),
+    ],
+)
+def test_answers_that_cannot_be_used_are_refused(asked_root, good_lines, spoil, error, message):
+    with scripted(lambda _rows, _nth: (200, spoil(good_lines))) as (url, _), pytest.raises(error, match=message):
+        run(gym(url), asked_root)
+
+
+def test_a_target_that_the_server_refuses_is_a_failure(asked_root, good_lines):
+    refused = changed(good_lines[0], status="refused", refused_reason="TARGET_GT_UNMATCHED", reward=None)
+    with (
+        scripted(lambda _rows, _nth: (200, [refused, good_lines[1], good_lines[2]])) as (url, _),
+        pytest.raises(RolloutFailed, match="gets no rollout there: TARGET_GT_UNMATCHED"),
+    ):
+        run(gym(url), asked_root)
+
+
+def test_what_asking_again_does_not_mend_is_not_asked_again(asked_root):
+    told = json.dumps({"error": {"class": "X", "message": "no such sample", "field": "rows[0].sample_key"}}).encode()
+    for status, body, error in ((422, told, RowRefused), (401, b"", ServerError), (404, b"<html>", ServerError)):
+        with scripted(lambda _rows, _nth, said=(status, [body]): said) as (url, asked):
+            with pytest.raises(error):
+                run(gym(url), asked_root)
+            assert len(asked) == 1

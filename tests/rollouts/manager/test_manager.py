@@ -1,0 +1,226 @@
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from rollout_assets.config import RolloutRecipeConfig
+from rollout_assets.errors import ConfigError, RolloutFailed
+from rollout_assets.metrics.summaries import rate, summary
+from rollout_assets.oracle.scorer import OracleScorer
+from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
+from rollout_assets.rollouts.generator import RolloutGenerator
+from rollout_assets.rollouts.manager.batching import BatchLimits, EvaluationBatcher
+from rollout_assets.rollouts.manager.native import (
+    Action,
+    AsyncRolloutImpl,
+    Observation,
+    RolloutGroupRecord,
+    RolloutManager,
+    RolloutTask,
+    RootView,
+    derived_seed,
+)
+from rollout_assets.sources.vin_store import VinOfflineStore
+from tests.rollouts.record_digest import digest
+from tests.rollouts.test_generation import campaign
+
+GREEDY = RolloutRecipeConfig(name="oracle_greedy", policy="oracle_greedy")
+RANDOM = RolloutRecipeConfig(name="random_valid", policy="random_valid")
+
+
+@pytest.fixture(scope="module")
+def generator(small_store) -> RolloutGenerator:
+    return RolloutGenerator(campaign(), VinOfflineStore.open(small_store))
+
+
+@pytest.fixture(scope="module")
+def roots(generator):
+    return [root for row in generator.store.rows() for root in generator.prepare(row).roots]
+
+
+def evaluator(generator: RolloutGenerator) -> StateEvaluator:
+    return StateEvaluator(generator.config, generator.scorer)
+
+
+def run(impl: AsyncRolloutImpl, *managed: RolloutTask) -> list[RolloutGroupRecord]:
+    async def work() -> list[RolloutGroupRecord]:
+        try:
+            return list(await asyncio.gather(*(impl.run_rollout(root) for root in managed)))
+        finally:
+            await impl.aclose()
+
+    return asyncio.run(work())
+
+
+def chains_of(groups: list[RolloutGroupRecord]) -> list[str]:
+    return [digest(completion.chains) for group in groups for completion in group.completions]
+
+
+def test_a_group_has_exactly_n_completions_in_index_order_with_their_seeds(generator, roots):
+    (group,) = run(AsyncRolloutImpl(4, evaluator(generator)), RolloutTask(9, roots[0], RANDOM, seed=5))
+    assert [completion.rollout_index for completion in group.completions] == [0, 1, 2, 3]
+    assert [completion.seed for completion in group.completions] == [derived_seed(5, i) for i in range(4)]
+    assert group.root_index == 9 and len({c.seed for c in group.completions}) == 4
+    assert len({digest(c.chains) for c in group.completions}) == 4
+
+
+def test_the_log_is_the_root_then_action_and_observation_per_step(generator, roots):
+    (group,) = run(AsyncRolloutImpl(1, evaluator(generator)), RolloutTask(0, roots[0], GREEDY, seed=5))
+    completion = group.completions[0]
+    assert [type(entry) for entry in completion.step_log] == [RootView, Action, Observation, Action, Observation]
+    assert completion.reward == pytest.approx(
+        sum(e.root_gain for e in completion.step_log if isinstance(e, Observation))
+    )
+    assert completion.final_error_m2 == completion.step_log[-1].error_after_m2
+    start = roots[0].oracle_state.target.root_error_m2
+    assert completion.reward == pytest.approx((start - completion.final_error_m2) / start, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [BatchLimits(), BatchLimits(max_views=1), BatchLimits(max_wait_s=0.05, workers=2), BatchLimits(max_wait_s=0)],
+)
+def test_one_or_eight_concurrent_rollouts_and_any_batching_give_the_same_bits(generator, roots, limits):
+    managed = [RolloutTask(i, root, RANDOM, seed=5) for i, root in enumerate(roots[:2])]
+    alone = [completion for root in managed for completion in run(AsyncRolloutImpl(4, evaluator(generator)), root)]
+    together = run(AsyncRolloutImpl(4, evaluator(generator), limits=limits), *managed)
+    assert chains_of(together) == chains_of(alone)
+
+
+class SlowAtFirst(StateEvaluator):
+    """Takes its time over the first batch and notes the size of each."""
+
+    sizes: list[int]
+
+    def evaluate(self, requests):
+        self.sizes.append(len(requests))
+        if len(self.sizes) == 1:
+            time.sleep(0.2)
+        return super().evaluate(requests)
+
+
+@pytest.mark.parametrize(("states", "sizes"), [(100, [1, 5]), (2, [1, 2, 2, 1])])
+def test_what_gathers_while_the_worker_is_busy_goes_off_together_within_the_limit(generator, roots, states, sizes):
+    slow = SlowAtFirst(generator.config, generator.scorer)
+    slow.sizes = []
+    views = states * generator.config.candidates.num_candidates
+
+    async def work() -> None:
+        batcher = EvaluationBatcher(slow, BatchLimits(max_views=views, max_wait_s=0.001))
+        asked = []
+        for seed in range(6):
+            asked.append(asyncio.ensure_future(batcher.evaluate([StateRequest(roots[0], seed, ())])))
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*asked)
+        await batcher.aclose()
+
+    asyncio.run(work())
+    assert slow.sizes == sizes
+
+
+def test_a_group_of_one_equals_what_the_campaign_stores(generator, roots):
+    recipe = generator.config.recipes[3]
+    (group,) = run(AsyncRolloutImpl(1, evaluator(generator)), RolloutTask(0, roots[0], recipe, generator.config.seed))
+    identity = roots[0].actor.identity
+    record = next(
+        record
+        for record in generator.records([generator.store.row(identity.sample_index)])
+        if record.rollout_id_prefix.endswith(recipe.name)
+    )
+    for chain, stored in zip(group.completions[0].chains, record.chains, strict=True):
+        for step, kept in zip(chain.steps, stored.steps, strict=True):
+            assert digest(step.state.shell) == digest(kept.shell)
+            assert digest(step.state.labels) == digest(kept.labels)
+            assert step.selected_shell_index == kept.selection.selected_shell_index
+
+
+def test_recipes_that_start_at_one_root_score_it_once(generator, roots):
+    shared = evaluator(generator)
+    recipes = [GREEDY, RANDOM, RolloutRecipeConfig(name="soft", policy="temperature_softmax")]
+    short = [recipe.model_copy(update={"horizon": 1}) for recipe in recipes]
+    run(AsyncRolloutImpl(1, shared), *(RolloutTask(0, roots[0], recipe, 5) for recipe in short))
+    alone = evaluator(generator)
+    run(AsyncRolloutImpl(1, alone), RolloutTask(0, roots[0], short[0], 5))
+    assert shared.views_scored == alone.views_scored > 0
+
+
+def test_a_step_limit_truncates_and_says_so(generator, roots):
+    deep = GREEDY.model_copy(update={"horizon": 3})
+    (cut,) = run(AsyncRolloutImpl(1, evaluator(generator), max_rollout_steps=1), RolloutTask(0, roots[0], deep, 5))
+    assert cut.completions[0].truncation_reason == "max_rollout_steps" and len(cut.completions[0].steps) == 1
+    (full,) = run(AsyncRolloutImpl(1, evaluator(generator)), RolloutTask(0, roots[0], GREEDY, 5))
+    assert full.completions[0].truncation_reason == "horizon"
+    assert full.rollout_metrics["max_steps_reached_rate"] == 1.0
+    assert full.rollout_metrics["natural_termination_rate"] == 0.0
+
+
+def test_metrics_have_the_agreed_names_and_right_values(generator, roots):
+    (group,) = run(AsyncRolloutImpl(3, evaluator(generator)), RolloutTask(0, roots[0], RANDOM, 5))
+    metrics, rewards = group.rollout_metrics, [c.reward for c in group.completions]
+    assert metrics["total_reward/mean"] == pytest.approx(np.mean(rewards))
+    assert metrics["total_reward/stddev"] == pytest.approx(np.std(rewards, ddof=1))
+    assert metrics["random_valid/total_reward/max"] == max(rewards)
+    assert metrics["total_steps"] == sum(len(c.steps) for c in group.completions)
+    assert metrics["steps_per_rollout/p99"] <= 2
+    assert sum(metrics["per_worker_view_counts"].values()) == sum(c.views_scored for c in group.completions)
+    fanouts = [step.valid_fanout for c in group.completions for step in c.steps]
+    assert metrics["valid_fanout_per_step/median"] == np.median(fanouts)
+    for stage in ("total", "score", "select", "aggregate"):
+        assert metrics[f"timing/rollout/{stage}"] >= 0
+
+
+def test_summaries_never_invent_a_number():
+    assert summary("x", [])["x/mean"] is None
+    assert summary("x", [2.0])["x/stddev"] is None
+    assert summary("x", [1.0, float("nan"), 3.0])["x/mean"] == 2.0
+    assert rate([]) is None and rate([True, False]) == 0.5
+
+
+class BrokenScorer(OracleScorer):
+    """An oracle that cannot score the states of one target."""
+
+    broken_target: float
+
+    def score(self, requests):
+        if any(request.state.target.root_error_m2 == self.broken_target for request in requests):
+            raise RuntimeError("the device went away")
+        return super().score(requests)
+
+
+def test_a_failing_rollout_names_itself_and_leaves_other_groups_alone(generator, roots):
+    scorer = BrokenScorer(generator.config.oracle)
+    scorer.broken_target = roots[1].oracle_state.target.root_error_m2
+    impl = AsyncRolloutImpl(3, StateEvaluator(generator.config, scorer), limits=BatchLimits(max_wait_s=0.05))
+
+    async def work():
+        groups = await asyncio.gather(
+            *(impl.run_rollout(RolloutTask(i, root, RANDOM, 5)) for i, root in enumerate(roots[:2])),
+            return_exceptions=True,
+        )
+        await impl.aclose()
+        return groups
+
+    good, bad = asyncio.run(work())
+    assert isinstance(good, RolloutGroupRecord) and len(good.completions) == 3
+    assert isinstance(bad, RolloutFailed)
+    assert roots[1].match.target.target_id in str(bad) and "rollout " in str(bad) and "the device went away" in str(bad)
+
+
+def test_a_manager_checks_what_it_is_given(generator):
+    with pytest.raises(ConfigError, match="num_generations_per_root must be >= 1, got 0"):
+        RolloutManager(0, evaluator(generator))
+    with pytest.raises(ConfigError, match="needs a scorer"):
+        RolloutManager(1)
+    with pytest.raises(ConfigError, match="rollout server"):
+        RolloutManager(1, evaluator(generator), use_gym=True)
+    with pytest.raises(ConfigError, match="max_rollout_steps must be >= 1, got 0"):
+        RolloutManager(1, evaluator(generator), max_rollout_steps=0)
+    with pytest.raises(ConfigError, match="max_views must be >= 1, got 0"):
+        BatchLimits(max_views=0)
+
+
+def test_a_manager_delegates(generator, roots):
+    manager = RolloutManager(2, evaluator(generator))
+    group = asyncio.run(manager.run_rollout(RolloutTask(0, roots[0], GREEDY, 5)))
+    assert len(group.completions) == 2

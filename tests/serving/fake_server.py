@@ -1,0 +1,152 @@
+"""A real HTTP server with made-up results, which fails, hangs and drops connections as told."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+HEALTH = {"campaign": "made-up", "config_hashes": {"writer": "w"}, "source_manifest_hash": "s"}
+Fault = Callable[[dict[str, Any], int], str | None]
+
+
+@dataclass
+class FakeServer:
+    """``fault(row, nth request of this row)`` says: fail, refuse, busy, hang, drop, nonsense or other; or nothing."""
+
+    fault: Fault = lambda *_: None
+    health: dict[str, Any] = field(default_factory=lambda: dict(HEALTH))
+    url: str = ""
+    requests: Counter[tuple[int, int]] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    order: list[int] = field(default_factory=list)
+    under_way: int = 0
+    most_under_way: int = 0
+    delay_s: float = 0.0
+    idempotency_keys: set[str] = field(default_factory=set)
+
+    async def run(self, request: Request) -> Response:
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            return await self._run(request)
+        finally:
+            self.under_way -= 1
+
+    async def _run(self, request: Request) -> Response:
+        row = json.loads(await request.body())
+        key = row["_task_index"], row["_rollout_index"]
+        self.idempotency_keys.add(request.headers["idempotency-key"])
+        self.requests[key] += 1
+        self.order.append(row["_task_index"])
+        fault = self.fault(row, self.requests[key])
+        if fault is not None:
+            self.faults[fault] += 1
+        match fault:
+            case "fail":
+                return failure(500, "RolloutFailed", "the oracle stumbled", True)
+            case "refuse":
+                return failure(422, "RowRefused", "params.horizon: too long", False)
+            case "busy":
+                return failure(429, "RequestRefused", "busy", True, {"Retry-After": "0.02"})
+            case "hang":
+                await asyncio.sleep(3600)
+            case "drop":
+                request.scope["transport"].abort()
+                await asyncio.sleep(0.05)
+            case "nonsense":
+                return JSONResponse({"reward": "plenty"})
+            case "other":
+                return JSONResponse(fake_result(row | {"_task_index": key[0] + 1}))
+        if self.delay_s:
+            await asyncio.sleep(self.delay_s)
+        return JSONResponse(fake_result(row))
+
+    async def say_health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"} | self.health)
+
+
+def failure(status: int, kind: str, message: str, transient: bool, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": {"class": kind, "message": message, "transient": transient}}, status, headers)
+
+
+def fake_result(row: dict[str, Any]) -> dict[str, Any]:
+    """A result that depends on the row alone."""
+    draw = chance(row["_task_index"], row["_rollout_index"], "reward")
+    return {
+        "sample_key": row["sample_key"],
+        "source_row": 0,
+        "split": "train",
+        "target_id": "t",
+        "target_rank": 0,
+        "agent_ref": row["agent_ref"],
+        "seed": row.get("seed", 0),
+        "status": "completed",
+        "reward": draw,
+        "num_steps": 1,
+        "views_scored": 4,
+        "mean_valid_fanout": 4.0,
+        "root_error_m2": 1.0,
+        "final_error_m2": 1.0 - draw,
+        "truncated": False,
+        "truncation_reason": None,
+        "steps": [{"step": 0, "root_gain": draw}],
+        "content_sha256": hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest(),
+        "timings_s": {"total": 0.0},
+        "_task_index": row["_task_index"],
+        "_rollout_index": row["_rollout_index"],
+    }
+
+
+def chance(*parts: Any) -> float:
+    """A number in [0, 1) that depends on the parts alone."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:6], "big") / 2**48
+
+
+class _Server(uvicorn.Server):
+    def install_signal_handlers(self) -> None:
+        """The test's own process handles signals."""
+
+
+class _Transport:
+    """Passes uvicorn's transport on to the application, which may abort it."""
+
+    def __init__(self, app: Starlette) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            scope["transport"] = send.__self__.transport
+        await self._app(scope, receive, send)
+
+
+@contextmanager
+def running(server: FakeServer) -> Iterator[FakeServer]:
+    """The server on a free port, in a thread."""
+    app = Starlette(routes=[Route("/run", server.run, methods=["POST"]), Route("/health", server.say_health)])
+    config = uvicorn.Config(
+        _Transport(app), port=0, log_config=None, lifespan="off", http="h11", timeout_graceful_shutdown=1
+    )
+    uv = _Server(config)
+    thread = threading.Thread(target=uv.run, daemon=True)
+    thread.start()
+    while not uv.started:
+        thread.join(0.01)
+    server.url = f"http://127.0.0.1:{uv.servers[0].sockets[0].getsockname()[1]}"
+    try:
+        yield server
+    finally:
+        uv.should_exit = True
+        thread.join(10)
