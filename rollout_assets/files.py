@@ -1,6 +1,6 @@
 """Files that survive a crash: written beside and renamed, flushed to disk, sealed by digest, locked by one process.
 
-The ground floor of every room that writes. Nothing else in the package calls ``fsync``, ``flock`` or ``os.replace``.
+The ground floor of every room that writes. Nothing else in the package flushes, locks, renames, walks or removes files.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import json
 import os
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +44,22 @@ def is_scratch(path: Path) -> bool:
 
 def publish_bytes(path: Path, content: bytes) -> None:
     """Replace a file so that a reader sees the old content or the new, never a mixture."""
-    scratch = scratch_path(path)
-    with scratch.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    scratch.replace(path)
-    sync_folder(path.parent)
+    with publishing(path) as scratch:
+        scratch.write_bytes(content)
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Replace a file in one step without waiting for the disk; any number of processes may do so at once.
+
+    This is for a file inside a tree that is flushed as a whole later, or for one that can be made again.
+    """
+    scratch = scratch_path(path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}"))
+    try:
+        scratch.write_bytes(content)
+        scratch.replace(path)
+    except BaseException:
+        discard_path(scratch)
+        raise
 
 
 def publish_json(path: Path, payload: Any) -> str:
@@ -58,16 +69,50 @@ def publish_json(path: Path, payload: Any) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+@contextmanager
+def publishing(path: Path) -> Iterator[Path]:
+    """Give a scratch path to write a file or directory to; it becomes ``path`` when the block ends without an error."""
+    scratch = scratch_path(path)
+    try:
+        yield scratch
+        publish_path(scratch, path)
+    except BaseException:
+        discard_path(scratch)
+        raise
+
+
 def publish_path(scratch: Path, path: Path) -> None:
     """Rename a finished file or directory into place, after its content has reached the disk."""
-    sync_tree(scratch) if scratch.is_dir() else _fsync(scratch)
-    scratch.rename(path)
-    sync_folder(path.parent)
+    sync_tree(scratch) if scratch.is_dir() else sync_path(scratch)
+    rename_path(scratch, path)
+
+
+def rename_path(path: Path, target: Path) -> None:
+    """Rename a file or directory; the new name lasts when this returns."""
+    path.rename(target)
+    sync_path(target.parent)
+    if path.parent != target.parent:
+        sync_path(path.parent)
+
+
+def link_tree(folder: Path, target: Path) -> None:
+    """Make ``target`` a second directory of the same files by hard links; neither may be written again."""
+    for place, _, names in os.walk(folder):
+        linked = target / Path(place).relative_to(folder)
+        linked.mkdir(parents=True)
+        for name in names:
+            (linked / name).hardlink_to(Path(place) / name)
 
 
 def remove_path(path: Path) -> None:
-    """Remove a file or a directory."""
+    """Remove a file or a directory, if it is there."""
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def discard_path(path: Path) -> None:
+    """Remove what can be removed of a file or directory, while another error is on its way to the caller."""
+    with suppress(OSError):
+        remove_path(path)
 
 
 @dataclass(frozen=True)
@@ -81,24 +126,29 @@ class TreeSeal:
 
 def seal_tree(folder: Path) -> TreeSeal:
     """Read every file once; a file added, removed, renamed or altered by one bit gives another digest."""
-    paths = sorted(_files(folder))
+    paths = sorted(path for path, _ in _files(folder))
     with ThreadPoolExecutor(_HASH_THREADS) as threads:
         shares = [paths[start::_HASH_THREADS] for start in range(_HASH_THREADS)]
-        found = dict(chain.from_iterable(threads.map(partial(_sizes_and_digests, folder), shares)))
-    whole = hashlib.sha256()
+        facts = dict(chain.from_iterable(threads.map(partial(_sizes_and_digests, folder), shares)))
+    tree = hashlib.sha256()
     for path in paths:
-        size, digest = found[path]
-        whole.update(f"{path}\0{size}\0{digest}\n".encode())
-    return TreeSeal(len(paths), sum(size for size, _ in found.values()), whole.hexdigest())
+        size, digest = facts[path]
+        tree.update(f"{path}\0{size}\0{digest}\n".encode())
+    return TreeSeal(len(paths), sum(size for size, _ in facts.values()), tree.hexdigest())
 
 
 def stamp_tree(folder: Path) -> str:
     """Digest over path, size and modification time of every file: equal stamps need no second reading."""
-    whole = hashlib.sha256()
-    for path in sorted(_files(folder)):
-        status = os.stat(f"{folder}/{path}")  # noqa: PTH116 - a Path per file would cost more than the call
-        whole.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return whole.hexdigest()
+    tree = hashlib.sha256()
+    for path, entry in sorted(_files(folder), key=itemgetter(0)):
+        status = entry.stat()
+        tree.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return tree.hexdigest()
+
+
+def tree_sizes(folder: Path) -> dict[str, int]:
+    """Bytes of every file below a folder, by its relative path with slashes; links are not followed."""
+    return {path: entry.stat(follow_symlinks=False).st_size for path, entry in _files(folder)}
 
 
 def file_sha256(path: Path) -> str:
@@ -114,24 +164,28 @@ def sync_tree(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if not _syncfs(handle):
-            for path in [folder, *(folder / name for name in _files(folder)), *_folders(folder)]:
-                _fsync(path)
+            for place, _, names in os.walk(folder):
+                for path in (Path(place), *(Path(place) / name for name in names)):
+                    sync_path(path)
     finally:
         os.close(handle)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename or a new name in a folder last."""
-    _fsync(folder)
+def sync_path(path: Path) -> None:
+    """Return when a file's bytes, or the names in a folder, have reached the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def switch_link(link: Path, target: str) -> None:
-    """Point a symbolic link elsewhere in one step: who opens it sees the old target or the new."""
+    """Point a symbolic link elsewhere in one step: whoever opens it sees the old target or the new."""
     scratch = scratch_path(link)
     scratch.unlink(missing_ok=True)
     scratch.symlink_to(target, target_is_directory=True)
-    scratch.replace(link)
-    sync_folder(link.parent)
+    rename_path(scratch, link)
 
 
 @contextmanager
@@ -140,7 +194,7 @@ def file_lock(
 ) -> Iterator[None]:
     """Hold a lock for this process; the system releases it however the process ends.
 
-    ``path`` is a folder that is there, or a lock file, which is made and then stays, because removing it would let two
+    ``path`` is a folder that exists, or a lock file, which is created and then stays, because removing it would let two
     processes hold two files of one name. A lock that another process holds for longer than ``patience_s`` raises
     ``busy``, with the holder's name if the lock is a file.
     """
@@ -206,38 +260,25 @@ def _locked(handle: int, patience_s: float) -> bool:
 
 
 def _sizes_and_digests(folder: Path, paths: Sequence[str]) -> list[tuple[str, tuple[int, str]]]:
-    found = []
+    facts = []
     for path in paths:
         try:
             with (folder / path).open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
-                found.append((path, (stream.tell(), digest)))
-        except IsADirectoryError:  # a link to a folder: where it leads is its content
-            found.append((path, (0, hashlib.sha256(bytes((folder / path).readlink())).hexdigest())))
-    return found
+                facts.append((path, (stream.tell(), digest)))
+        except IsADirectoryError:  # a link to a folder: its target is its content
+            facts.append((path, (0, hashlib.sha256(bytes((folder / path).readlink())).hexdigest())))
+    return facts
 
 
-def _files(folder: Path | str, below: str = "") -> Iterator[str]:
-    """Relative paths, with slashes, of every file; plain strings, for a store has hundreds."""
+def _files(folder: Path | str, below: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Relative path, with slashes, and entry of every file; plain strings, because a store has hundreds of files."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 yield from _files(entry.path, f"{below}{entry.name}/")
             else:
-                yield below + entry.name
-
-
-def _folders(folder: Path) -> Iterator[Path]:
-    for place, names, _ in os.walk(folder):
-        yield from (Path(place) / name for name in names)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+                yield below + entry.name, entry
 
 
 def _syncfs(handle: int) -> bool:

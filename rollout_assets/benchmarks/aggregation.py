@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from rollout_assets.config import canonical_json
+from rollout_assets.files import tree_sizes
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.randomness import rng_for
 
@@ -58,7 +59,7 @@ def benchmark_aggregation(
         for shard in range(shards):
             write_made_up_results(folder / f"part-{shard % 10}" / f"shard-{shard:04d}.jsonl", shard, lines_per_shard)
             progress(ProgressEvent("writing shards", shard + 1, shards, unit="shards"))
-        size = sum(path.stat().st_size for path in folder.rglob("*.jsonl"))
+        size = sum(tree_sizes(folder).values())
         command = [sys.executable, "-c", _AGGREGATE, str(folder)]
         found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return AggregationBenchmark(

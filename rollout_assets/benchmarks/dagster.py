@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from dataclasses import dataclass
 from importlib import resources
@@ -13,6 +12,7 @@ from rollout_assets.campaigns.run import run_campaign
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.defs.headless import HeadlessRunner, materialize_campaign
 from rollout_assets.defs.store_checks import SECOND_OPINIONS
+from rollout_assets.files import remove_path
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.testing.tiny_campaign import build_measured_source, write_measured_campaign
 
@@ -62,7 +62,7 @@ def measure_dagster_overhead(shards: int = 40) -> DagsterOverhead:
             began, cpu = perf_counter(), process_time()
             assert all(runner.run("shard", shard).ok for shard in wanted)
             dagster_s, dagster_cpu_s = (perf_counter() - began) / shards, (process_time() - cpu) / shards
-        shutil.rmtree(folder / "home")
+        remove_path(folder / "home")
     return DagsterOverhead(shards, plain_s, dagster_s, plain_cpu_s, dagster_cpu_s)
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.config import CampaignConfig, SelectedDepthRetentionConfig, ShardConfig
+from rollout_assets.files import tree_sizes
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.testing.fake_shards import FakeCampaign
@@ -92,7 +93,7 @@ def _measure(
     )
     extended = one_more.version.path / "train"
     scratch = promote_rollout_campaign(config, incremental=False, progress=progress).version.path / "train"
-    stored = sum(path.stat().st_size for path in extended.rglob("*") if path.is_file())
+    stored = sum(tree_sizes(extended).values())
     return PromotionBenchmark(
         rows_per_shard=rows_per_shard,
         depth_px=depth_px,

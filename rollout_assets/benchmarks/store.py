@@ -6,7 +6,6 @@ Figures of one run are comparable with each other and with nothing else: ratios 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from rich.table import Table as RichTable
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from rollout_assets.config import SelectedDepthRetentionConfig
+from rollout_assets.files import remove_path
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.trace import RolloutLineage, RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
@@ -133,7 +133,7 @@ class _Bench:
         small = min(self._write(self.folder / f"small-{turn}", SMALL_ROWS) for turn in range(3))
         self._report("write")
         seconds = min(self._write(store, self.rows), self._write(self.folder / "again", self.rows))
-        shutil.rmtree(self.folder / "again")
+        remove_path(self.folder / "again")
         reader = RolloutZarrStoreReader(store)
         count = reader.num_rows("candidates")
         self._report("plain zarr")
@@ -265,7 +265,7 @@ def report_peak(rows: int) -> None:
     template = next(iter(campaign))
     records = (_renamed(template, index) for index in range(-(-rows // _ROWS_PER_RECORD)))
     write_rollout_zarr_store(path, records, _WITHOUT_DEPTH)
-    shutil.rmtree(path)
+    remove_path(path)
     status = Path("/proc/self/status").read_text(encoding="ascii")
     peak_kb = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
     sys.stdout.write(str(int(peak_kb) / 1024))

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollout_assets.files import publish_json, remove_path, sync_folder, time_name
+from rollout_assets.files import publish_json, remove_path, rename_path, time_name
 
 ROLLOUT_SHARD_OWNER_FILENAME = "_owner.json"
 """Shard owner/provenance sidecar written before final promotion."""
@@ -118,9 +118,7 @@ class CampaignLayout:
         name = path.name if path.parent == self.staging else f"{path.name}.{time_name()}"
         target = self.set_aside_dir / name
         publish_json(target.with_name(f"{name}.reason.json"), {"was": path.name, "reason": reason})
-        path.rename(target)
-        sync_folder(path.parent)
-        sync_folder(self.set_aside_dir)
+        rename_path(path, target)
         return SetAside(path.name, target, reason)
 
     def clear_attempts(self, name: str) -> tuple[SetAside, ...]:

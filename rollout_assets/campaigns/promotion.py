@@ -9,7 +9,6 @@ then made current by replacing one link.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,7 @@ from rollout_assets.campaigns.versions import (
 )
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import PromotionRefused, StoreError
-from rollout_assets.files import file_lock, remove_path, sync_folder, sync_tree
+from rollout_assets.files import file_lock, link_tree, remove_path, rename_path, sync_tree
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.extend import RolloutZarrStoreExtender
@@ -191,8 +190,7 @@ class _Promotion:
             sync_tree(staged)
             self.on_step("fsync/after")
             self.on_step("rename/before")
-            staged.rename(final)
-            sync_folder(self.layout.versions)
+            rename_path(staged, final)
             self.on_step("rename/after")
         except BaseException:
             remove_path(staged)
@@ -227,7 +225,7 @@ class _Promotion:
         """Make a child from an earlier one; False, with nothing left, if that one is damaged or cannot be linked to."""
         try:
             if shared == len(shards):
-                _link_tree(base, child)
+                link_tree(base, child)
             else:
                 self._write(child, shards, shared, base, context)
             return True
@@ -306,12 +304,3 @@ def _append(writer: RolloutZarrStoreWriter, shard: _Shard) -> None:
     if content_sha256(reader.sidecar_manifest()) != shard.owner.store.content_sha256:
         raise StoreError(f"{shard.entry.shard_id}: its manifest names other content than its owner")
     writer.append_store(reader)
-
-
-def _link_tree(source: Path, target: Path) -> None:
-    """The same files under another directory; neither is ever written again."""
-    for place, _, names in os.walk(source):
-        folder = target / Path(place).relative_to(source)
-        folder.mkdir(parents=True)
-        for name in names:
-            (folder / name).hardlink_to(Path(place) / name)

@@ -38,7 +38,7 @@ from rollout_assets.campaigns.markers import (
 from rollout_assets.campaigns.plan import RolloutShardEntry, entry_of, open_source, refuse_config_drift
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ShardFailed, StoreDamaged
-from rollout_assets.files import file_lock, now_utc, publish_json, remove_path, sync_folder, sync_tree
+from rollout_assets.files import discard_path, file_lock, now_utc, publish_json, rename_path, sync_tree
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
@@ -177,8 +177,7 @@ class _Build:
         sync_tree(staged)
         self.on_step("fsync/after")
         self.on_step("rename/before")
-        staged.rename(final)
-        sync_folder(self.layout.shards)
+        rename_path(staged, final)
         self.on_step("rename/after")
         self.on_step("success/before")
         write_success(final, self.entry.shard_id)
@@ -212,10 +211,7 @@ class _Build:
     def _forget(self, staged: Path) -> None:
         """Remove this attempt; what cannot be removed is set aside by the next one."""
         for path in (staged, self.layout.shard(self.entry.shard_id)):
-            try:
-                remove_path(path)
-            except OSError:
-                continue
+            discard_path(path)
 
     def _note(self, error: Exception) -> None:
         try:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CampaignError, StoreDamaged
-from rollout_assets.files import file_lock, publish_bytes, remove_path, switch_link
+from rollout_assets.files import file_lock, publish_bytes, remove_path, rename_path, switch_link
 from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, group_document
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
 
@@ -171,7 +171,7 @@ def prune_promoted_versions(config: CampaignConfig, keep: int = KEPT_VERSIONS, *
         for version in gone:
             layout.staging.mkdir(exist_ok=True)
             leaving = layout.new_attempt(PROMOTION_LOCK)
-            version.path.rename(leaving)  # first out of sight, so that no half version can ever be opened
+            rename_path(version.path, leaving)  # first out of sight, so that no half version can ever be opened
             remove_path(leaving)
         for leftover in layout.attempts(PROMOTION_LOCK):
             remove_path(leftover)

@@ -17,7 +17,7 @@ from rollout_assets.collection.result_log import named
 from rollout_assets.collection.resume import RunFacts, read_facts
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CollectionError, ConfigError, PayloadDamaged, StoreExists
-from rollout_assets.files import publish_bytes, remove_path, scratch_path, sync_folder, sync_tree
+from rollout_assets.files import publish_bytes, remove_path, rename_path, scratch_path, sync_path, sync_tree
 from rollout_assets.metrics.columns import RolloutId
 from rollout_assets.progress import ProgressEvent, ProgressSink
 
@@ -52,7 +52,7 @@ class CollectedStore:
         path = self._file(key)
         if not path.parent.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            sync_folder(path.parent.parent)
+            sync_path(path.parent.parent)
         publish_bytes(path, record.encode("ascii"))
 
     def is_published(self) -> bool:
@@ -82,8 +82,7 @@ class CollectedStore:
         validate_rollout_zarr_store(scratch, deep=True).raise_if_wrong()
         sync_tree(scratch)
         facts.model_copy(update={"store_manifest": written.manifest_sha256}).publish(self._config.run_fpath)
-        scratch.rename(self.path)
-        sync_folder(self.path.parent)
+        rename_path(scratch, self.path)
         remove_path(self._config.records_dir)
 
     def _records(self) -> Iterator[Any]:

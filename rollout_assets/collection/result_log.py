@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Self
 
 from rollout_assets.config import canonical_json
 from rollout_assets.errors import ResultsRefused
+from rollout_assets.files import sync_path
 from rollout_assets.metrics.columns import RolloutId, rollout_id
 
 _TAIL_BLOCK = 1 << 16
@@ -21,6 +22,7 @@ class LineLog:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -31,8 +33,8 @@ class LineLog:
 
     def close(self) -> None:
         """Return when every line has reached the disk."""
-        os.fsync(self._handle)
         os.close(self._handle)
+        sync_path(self._path)
 
     def __enter__(self) -> Self:
         return self

@@ -3,7 +3,7 @@
 Assets hand each other nothing but files: a result is metadata and a data version, never a pickled value.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from inspect import cleandoc
 from time import monotonic
@@ -26,6 +26,7 @@ from rollout_assets.defs.faults import RETRIES, failures_for_dagster
 from rollout_assets.defs.metadata import config_hashes, entry_hashes, shard_metadata, store_metadata, table
 from rollout_assets.defs.readings import rollout_metrics, rollout_report
 from rollout_assets.errors import StoreError
+from rollout_assets.files import tree_sizes
 from rollout_assets.progress import ProgressEvent
 
 if TYPE_CHECKING:
@@ -321,15 +322,11 @@ def rollouts_zarr(step: CampaignStep) -> dg.MaterializeResult[None]:
             "rows_by_split": table(counts),
             "made": table(made or [{"split": name, "made": "was there", "new_shards": 0} for name in record.splits]),
             "seconds": round(result.seconds, 3),
-            "bytes": _size(path for child in result.version.children for path in child.rglob("*")),
+            "bytes": sum(size for child in result.version.children for size in tree_sizes(child).values()),
             **store_metadata(readers),
         },
         data_version=dg.DataVersion(canonical_hash(record.model_dump(mode="json"))[:16]),
     )
-
-
-def _size(paths: Iterable[Any]) -> int:
-    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 @lru_cache(maxsize=1)

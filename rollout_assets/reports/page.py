@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from rollout_assets.errors import ConfigError
+from rollout_assets.files import replace_bytes
 from rollout_assets.geometry.poses import Float32
 
 _STYLE = """
@@ -88,7 +89,7 @@ class Page:
         """One HTML file; the folder is made if need be."""
         refuse_other_endings(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.html(), encoding="utf-8")
+        replace_bytes(path, self.html().encode())
         return path
 
     def html(self) -> str:

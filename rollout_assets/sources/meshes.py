@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.errors import MeshError
+from rollout_assets.files import replace_bytes
 from rollout_assets.sources.ply import UnusualPly, read_binary_ply
 
 MESH_STEM = "scene_ply_{scene_id}"
@@ -254,10 +255,5 @@ def _read_sidecar(path: Path, stamp: tuple[int, int]) -> str | None:
 def _write_sidecar(path: Path, stamp: tuple[int, int], digest: str) -> None:
     """Best effort: a read-only directory only means that the hash is computed again next time."""
     body = {"hash_version": _HASH_VERSION, "size": stamp[0], "mtime_ns": stamp[1], "content_hash": digest}
-    target = sidecar_path(path)
-    scratch = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        scratch.write_text(json.dumps(body) + "\n", "ascii")
-        scratch.replace(target)
-    except OSError:
-        scratch.unlink(missing_ok=True)
+    with suppress(OSError):
+        replace_bytes(sidecar_path(path), json.dumps(body).encode("ascii") + b"\n")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from zarr.codecs import ZstdCodec
 
 from rollout_assets.errors import SourceError
-from rollout_assets.files import publish_path, scratch_path
+from rollout_assets.files import publishing
 from rollout_assets.sources import layout
 from rollout_assets.sources.meshes import content_hash, load_mesh, mesh_file_name
 from rollout_assets.sources.ply import write_binary_ply
@@ -69,9 +69,8 @@ def write_shard(task: ShardTask) -> ShardResult:
         build_snippet(config, task.scene_index, number, scene, bvh, grid, furniture.class_names) for number in numbers
     ]
     final = task.store_dir / layout.shard_dir(task.shard_id)
-    scratch = scratch_path(final)
-    blocks = _write_blocks(scratch, rows)
-    publish_path(scratch, final)
+    with publishing(final) as scratch:
+        blocks = _write_blocks(scratch, rows)
     spec = layout.ShardSpec(
         shard_id=task.shard_id,
         relative_dir=layout.shard_dir(task.shard_id),
@@ -110,9 +109,8 @@ def _write_mesh(folder: Path, scene: SyntheticScene) -> str:
                 "the store was built by another version: build a new one"
             )
         return digest
-    scratch = scratch_path(path)
-    write_binary_ply(scratch, scene.vertices, scene.faces)
-    publish_path(scratch, path)
+    with publishing(path) as scratch:
+        write_binary_ply(scratch, scene.vertices, scene.faces)
     return digest
 
 

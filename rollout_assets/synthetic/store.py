@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from rollout_assets.config import canonical_hash
 from rollout_assets.errors import ConfigError, SourceError
-from rollout_assets.files import file_lock, is_locked, is_scratch, publish_bytes, publish_path, remove_path
+from rollout_assets.files import file_lock, is_locked, is_scratch, publish_bytes, publish_path, remove_path, rename_path
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.sources import layout
 from rollout_assets.synthetic.config import SyntheticConfig, snippet_number
@@ -320,7 +320,7 @@ def _put_in_place(building: Path, store_dir: Path, overwrite: bool) -> None:
     if old.exists():
         remove_path(old)
     if store_dir.exists():
-        store_dir.rename(old)
+        rename_path(store_dir, old)
     publish_path(building, store_dir)
     if old.exists():
         remove_path(old)

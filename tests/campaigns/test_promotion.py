@@ -325,7 +325,10 @@ def test_without_hard_links_everything_is_written_again(tmp_path, monkeypatch):
 def test_two_promotions_do_not_run_at_once(tmp_path):
     campaign = fake_campaign(tmp_path, [("train", 1)])
     campaign.run_all()
-    with file_lock(CampaignLayout(tmp_path).lock("promotion"), "a test"), pytest.raises(ShardBusy, match="is at it"):
+    with (
+        file_lock(CampaignLayout(tmp_path).lock("promotion"), "a test"),
+        pytest.raises(ShardBusy, match="the lock is held by process"),
+    ):
         promote_rollout_campaign(campaign.config)
 
 

@@ -19,7 +19,7 @@ from rollout_assets.errors import ShardBusy, ShardDrift, ShardFailed, StoreError
 from rollout_assets.files import file_lock
 from rollout_assets.rollouts import run_rollout_shard, summarize_rollout_shard_campaign
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_rollout_zarr_store
-from rollout_assets.sources import layout_of_source
+from rollout_assets.sources.layout import POINTS_WORLD
 from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.campaigns.kill_campaigns import fake_campaign, real
 from tests.sources.test_vin_store import edit_array
@@ -215,7 +215,7 @@ def test_a_held_shard_is_busy_and_shown_as_running(tmp_path):
     campaign = fake_campaign(tmp_path, [("train", 1)])
     entry = campaign.plan().entries[0]
     with file_lock(CampaignLayout(tmp_path).lock(entry.shard_id), "a test"):
-        with pytest.raises(ShardBusy, match=r"shard-000000: process .* is at it"):
+        with pytest.raises(ShardBusy, match=r"shard-000000: the lock is held by process .*; wait for it"):
             campaign.run(entry)
         assert state_of(campaign).state == "running"
     assert state_of(campaign).state == "missing"
@@ -324,7 +324,7 @@ def test_a_changed_source_row_is_noticed_and_the_shard_rebuilt(store_copy, tmp_p
         if path.is_file() and "meshes" not in path.parts:
             os.utime(path)
     assert run_rollout_shard(config, entry).outcome == "already_finished", "a new date alone is no change"
-    edit_array(store_copy, layout_of_source.POINTS_WORLD, lambda values: np.add(values, 0.25, out=values))
+    edit_array(store_copy, POINTS_WORLD, lambda values: np.add(values, 0.25, out=values))
     again = run_rollout_shard(config, entry)
     assert again.outcome == "built" and "files of source shard-000000 have changed" in again.set_aside[0].reason
     assert digests(again.store_dir) != digests(again.set_aside[0].path / STORE_NAME) and first.outcome == "built"

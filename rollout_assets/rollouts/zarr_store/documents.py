@@ -9,6 +9,7 @@ from typing import Any
 
 from zarr.core.metadata.v3 import ArrayV3Metadata
 
+from rollout_assets.files import replace_bytes
 from rollout_assets.rollouts.zarr_store.schema import GROUPS
 
 ZARR_JSON = "zarr.json"
@@ -45,6 +46,4 @@ def write_metadata(
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ZARR_JSON).write_bytes(document_bytes(document))
     on_step("metadata")
-    staged = store_dir / f".{ZARR_JSON}.tmp"
-    staged.write_bytes(document_bytes(root_document(root, nodes)))
-    staged.replace(store_dir / ZARR_JSON)
+    replace_bytes(store_dir / ZARR_JSON, document_bytes(root_document(root, nodes)))

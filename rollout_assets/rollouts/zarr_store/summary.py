@@ -10,6 +10,7 @@ from typing import Literal
 import polars as pl
 
 from rollout_assets.errors import StoreError
+from rollout_assets.files import publishing
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import GROUPS, Q_H, REASON_BITS_PATH, STEPS, TABLES, TEXT_PATHS
 
@@ -115,16 +116,12 @@ def export_table(
     if destination.exists():
         raise StoreError(f"{destination}: already there; choose another file or remove it first")
     frame = reader.table(table, columns=columns or None, decode=decode)
-    staged = destination.with_name(f".{destination.name}.tmp")
     destination.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with publishing(destination) as scratch:
         if form == "parquet":
-            frame.write_parquet(staged)
+            frame.write_parquet(scratch)
         else:
-            _flat(frame).write_csv(staged)
-        staged.replace(destination)
-    finally:
-        staged.unlink(missing_ok=True)
+            _flat(frame).write_csv(scratch)
     return len(frame)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.errors import RecordRefused, StoreError, StoreExists
+from rollout_assets.files import discard_path, now_utc
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store.admission import refuse_unfit, refuse_unfit_rows
 from rollout_assets.rollouts.zarr_store.attributes import (
@@ -56,7 +56,6 @@ from rollout_assets.rollouts.zarr_store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     RolloutStoreManifestContext,
     manifest_sha256,
-    utc_timestamp,
     write_rollout_store_manifest,
 )
 from rollout_assets.rollouts.zarr_store.merge import append_store
@@ -161,7 +160,7 @@ class RolloutZarrStoreWriter:
     ) -> None:
         self._workers.shutdown(wait=True, cancel_futures=True)
         if not self._finished:
-            shutil.rmtree(self.store_dir, ignore_errors=True)
+            discard_path(self.store_dir)
 
     @property
     def counts(self) -> RowCounts:
@@ -201,7 +200,7 @@ class RolloutZarrStoreWriter:
         tables = self._small_tables(written)
         horizon = self._horizon or 1
         groups = group_attributes(self.config, counts, horizon)
-        root = root_attributes(self.config, tables.origin, counts, horizon, self._created_at_utc or utc_timestamp())
+        root = root_attributes(self.config, tables.origin, counts, horizon, self._created_at_utc or now_utc())
         self._on_step("manifest/before")
         payload = manifest_payload(
             root,

@@ -11,6 +11,8 @@ from zarr.abc.store import RangeByteRequest, Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
+from rollout_assets.files import tree_sizes
+
 
 class StoreFiles(Protocol):
     """Read-only access to the files below a store's root, by key (``candidates/target_rri/c/0``)."""
@@ -36,17 +38,7 @@ class LocalFiles:
 
     def sizes(self) -> dict[str, int]:
         """Every file below the root, links not followed."""
-        found: dict[str, int] = {}
-        folders = [(str(self.root), "")]
-        while folders:
-            folder, prefix = folders.pop()
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append((entry.path, f"{prefix}{entry.name}/"))
-                    else:
-                        found[prefix + entry.name] = entry.stat(follow_symlinks=False).st_size
-        return found
+        return tree_sizes(self.root)
 
     def size(self, key: str) -> int:
         """Bytes of one file."""
