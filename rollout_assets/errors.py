@@ -14,6 +14,7 @@
     │   ├── ServerUnavailable  it is busy, going down, unreachable or late; asking again may help
     │   └── AnswerRefused      it answered something that cannot be used
     ├── DeviceError          the requested compute device is not there
+    ├── WorkerDied           a worker process was killed or crashed; names its task
     ├── CampaignError        a campaign's plan, shards or promoted store
     │   ├── ShardDrift         config or source rows are not those that a shard was planned for
     │   ├── ShardBusy          another process is at it
@@ -34,11 +35,23 @@ A message says what, where and what next, with the offending value. The command 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
 
 
 class RolloutAssetsError(Exception):
-    """Base of all errors with a message meant for the user."""
+    """Base of all errors with a message meant for the user. They can be sent from one process to another."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _with_state, (type(self), str(self), self.__dict__)
+
+
+def _with_state(kind: type[RolloutAssetsError], message: str, state: dict[str, Any]) -> RolloutAssetsError:
+    """An error again, without its constructor, whose arguments the message does not tell."""
+    error = kind.__new__(kind, message)
+    error.__dict__.update(state)
+    return error
 
 
 class ConfigError(RolloutAssetsError):
@@ -73,6 +86,16 @@ class GeometryError(RolloutAssetsError, ValueError):
 
 class DeviceError(RolloutAssetsError):
     """The requested compute device is not available."""
+
+
+class WorkerDied(RolloutAssetsError):
+    """A worker process that was killed or crashed while it ran ``task``."""
+
+    def __init__(self, task: str, exit_code: int) -> None:
+        self.task = task
+        self.exit_code = exit_code
+        end = f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code} ({signal.strsignal(-exit_code)})"
+        super().__init__(f"{task}: its worker process was ended by {end}; run it again")
 
 
 class StoreError(RolloutAssetsError):

@@ -1,23 +1,18 @@
-"""Running all shards of a campaign, here or in several fresh processes, and carrying on whatever happens to one.
+"""Running all shards of a campaign, here or in several processes, and going on whatever happens to one of them.
 
-Each worker process talks through a pipe of its own, so one that is killed takes nothing with it but its shard, which is
-reported and can be run again. Interrupting the run interrupts the workers; each removes its unfinished attempt.
+A process that is killed takes nothing with it but its shard, which is reported and can be run again. Interrupting the
+run interrupts the others; each removes its unfinished attempt.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
 from rollout_assets.campaigns.layout import SetAside
 from rollout_assets.campaigns.plan import (
     RolloutShardEntry,
@@ -29,14 +24,9 @@ from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ConfigError, RolloutAssetsError, ShardBusy
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
-
-if TYPE_CHECKING:
-    from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
+from rollout_assets.workers import run_tasks
 
 Outcome = Literal["built", "already_finished", "busy", "failed"]
-
-_FAREWELL_S = 20.0
-"""How long an interrupted worker may take to clean up before it is killed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,30 +82,23 @@ def run_campaign(
         last = plan.entries[-1].shard_id
         raise ConfigError(f"no {', '.join(unknown)} in the plan; it has shard-000000 to {last}")
     entries = [known[name] for name in shard_ids] if shard_ids else list(plan.entries)
-    outcomes: dict[str, ShardOutcome] = {}
+    finished = 0
     progress(ProgressEvent("shards", 0, len(entries), unit="shards"))
-    for outcome in _outcomes(config, entries, min(workers, len(entries)), invocation, progress):
-        outcomes[outcome.shard_id] = outcome
-        progress(
-            ProgressEvent("shards", len(outcomes), len(entries), f"{outcome.shard_id} {outcome.outcome}", "shards")
-        )
-    ordered = tuple(outcomes[entry.shard_id] for entry in entries)
-    return CampaignRunResult(ordered, len(plan.entries), perf_counter() - began)
 
+    def report(shard_id: str, outcome: ShardOutcome) -> None:
+        nonlocal finished
+        finished += 1
+        progress(ProgressEvent("shards", finished, len(entries), f"{shard_id} {outcome.outcome}", "shards"))
 
-def _outcomes(
-    config: CampaignConfig,
-    entries: Sequence[RolloutShardEntry],
-    workers: int,
-    invocation: RolloutStoreInvocation | None,
-    progress: ProgressSink,
-) -> Iterator[ShardOutcome]:
-    if workers > 1:
-        yield from _Workers(config, workers, invocation, progress).run(entries)
-        return
-    runner = _ShardRunner(config, invocation)
-    for entry in entries:
-        yield runner.run(entry, progress)
+    outcomes = run_tasks(
+        partial(_ShardRunner, config, invocation),
+        {entry.shard_id: entry for entry in entries},
+        workers,
+        on_result=report,
+        on_death=lambda death: ShardOutcome(death.task, "failed", str(death), (), 0, 0.0),
+        progress=progress,
+    )
+    return CampaignRunResult(tuple(outcomes.values()), len(plan.entries), perf_counter() - began)
 
 
 class _ShardRunner:
@@ -125,9 +108,9 @@ class _ShardRunner:
         self._config = config
         self._invocation = invocation
         self._source = open_source(config)
-        self._writer: RolloutDatasetWriter | None = None
+        self._writer = cache(lambda: RolloutDatasetWriter(config, self._source))
 
-    def run(self, entry: RolloutShardEntry, progress: ProgressSink) -> ShardOutcome:
+    def __call__(self, entry: RolloutShardEntry, progress: ProgressSink) -> ShardOutcome:
         """One shard; whatever goes wrong with it is its outcome, not an exception."""
         began = perf_counter()
 
@@ -142,7 +125,7 @@ class _ShardRunner:
                 self._config,
                 entry,
                 source=self._source,
-                writer=self._shared_writer,
+                writer=self._writer,
                 invocation=self._invocation,
                 progress=named,
             )
@@ -152,110 +135,3 @@ class _ShardRunner:
             known = isinstance(error, RolloutAssetsError)
             return ended("failed", str(error) if known else f"{type(error).__name__}: {error}")
         return replace(ended(done.outcome), set_aside=done.set_aside, records=done.owner.records)
-
-    def _shared_writer(self) -> RolloutDatasetWriter:
-        from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
-
-        self._writer = self._writer or RolloutDatasetWriter(self._config, self._source)
-        return self._writer
-
-
-def _serve(pipe: Connection, config: CampaignConfig, invocation: RolloutStoreInvocation | None) -> None:
-    """A worker process: shards in, events and outcomes out, until the pipe closes or the run is interrupted."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):
-        runner = _ShardRunner(config, invocation)
-        while True:
-            pipe.send(runner.run(pipe.recv(), pipe.send))
-
-
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Let a process start without a handler of its own: interrupted that early, it would end in a traceback."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@dataclass(eq=False)
-class _Worker:
-    process: SpawnProcess
-    pipe: Connection
-    shard_id: str | None = None
-
-
-@dataclass(eq=False)
-class _Workers:
-    """A few worker processes, each with at most one shard at a time."""
-
-    config: CampaignConfig
-    count: int
-    invocation: RolloutStoreInvocation | None
-    progress: ProgressSink
-    _alive: list[_Worker] = field(default_factory=list)
-
-    def run(self, entries: Sequence[RolloutShardEntry]) -> Iterator[ShardOutcome]:
-        """Outcomes as they come; a worker that dies is replaced while there is work left."""
-        waiting = list(entries)
-        try:
-            while waiting or any(worker.shard_id for worker in self._alive):
-                while waiting and len(self._alive) < self.count:
-                    self._alive.append(self._start())
-                for worker in self._alive:
-                    if worker.shard_id is None and waiting:
-                        self._assign(worker, waiting.pop(0))
-                for pipe in wait([worker.pipe for worker in self._alive]):
-                    outcome = self._receive(next(worker for worker in self._alive if worker.pipe is pipe))
-                    if outcome is not None:
-                        yield outcome
-        finally:
-            self._stop()
-
-    def _start(self) -> _Worker:
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(there, self.config, self.invocation), daemon=True)
-        with _deaf_to_interrupts():
-            process.start()
-        there.close()
-        return _Worker(process, here)
-
-    def _assign(self, worker: _Worker, entry: RolloutShardEntry) -> None:
-        worker.shard_id = entry.shard_id
-        with suppress(BrokenPipeError):  # a worker that died is heard of in the next round
-            worker.pipe.send(entry)
-
-    def _receive(self, worker: _Worker) -> ShardOutcome | None:
-        """The next outcome of a worker, if it has one; a dead one leaves and its shard counts as failed."""
-        try:
-            message = worker.pipe.recv()
-        except (EOFError, ConnectionResetError):
-            worker.process.join()
-            self._alive.remove(worker)
-            reason = f"its process ended with exit code {worker.process.exitcode}; run it again"
-            return None if worker.shard_id is None else ShardOutcome(worker.shard_id, "failed", reason, (), 0, 0.0)
-        if isinstance(message, ProgressEvent):
-            self.progress(message)
-            return None
-        worker.shard_id = None
-        assert isinstance(message, ShardOutcome)
-        return message
-
-    def _stop(self) -> None:
-        """End all workers; one that is at work is interrupted, cleans up and goes."""
-        for worker in self._alive:
-            if worker.shard_id is not None and worker.process.pid is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(worker.process.pid, signal.SIGINT)
-            worker.pipe.close()
-        for worker in self._alive:
-            worker.process.join(_FAREWELL_S)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
-        self._alive.clear()

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter, WrittenShard
 from rollout_assets.campaigns.layout import (
     ROLLOUT_SHARD_OWNER_FILENAME,
     STORE_NAME,
@@ -43,9 +44,6 @@ from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
 from rollout_assets.sources.vin_store import VinOfflineStore
-
-if TYPE_CHECKING:
-    from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter, WrittenShard
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +184,6 @@ class _Build:
     def _writer(self) -> RolloutDatasetWriter:
         if self.writer is not None:
             return self.writer()
-        from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
-
         return RolloutDatasetWriter(self.config, self.source)
 
     def _owner(self, staged: Path, written: WrittenShard, source: SourceState) -> ShardOwner:

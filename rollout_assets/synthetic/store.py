@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import io
 import json
-import multiprocessing
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +26,16 @@ from rollout_assets.sources import layout
 from rollout_assets.synthetic.config import SyntheticConfig, snippet_number
 from rollout_assets.synthetic.furniture_files import load_furniture
 from rollout_assets.synthetic.shard_writer import ShardResult, ShardTask, write_shard
+from rollout_assets.workers import run_tasks
 
 CREATED_AT = "2000-01-01T00:00:00+00:00"
 """Synthetic manifests carry a fixed time, so that equal options give an equal manifest hash."""
 
 WRITER = "rollout_assets.sources.synthetic"
 """Stored in every manifest, so it stays what it was although the room has moved."""
+
+_FEW_TASKS = 2
+"""Up to so many scenes are built in this process, because starting others would take longer."""
 
 
 @dataclass(frozen=True)
@@ -135,26 +137,21 @@ def _fill(
 
 def _run(tasks: list[ShardTask], workers: int, name: str, progress: ProgressSink) -> list[ShardResult]:
     """Results in the order of tasks; every task stands alone, so the number of processes changes nothing."""
+    finished = 0
     progress(ProgressEvent(name, 0, len(tasks), unit="scenes"))
-    results: list[ShardResult] = []
-    for result in _results(tasks, min(workers, len(tasks))):
-        results.append(result)
-        note = f"{result.rows[0].scene_id}: {result.faces:,} faces" if result.rows else ""
-        progress(ProgressEvent(name, len(results), len(tasks), note, unit="scenes"))
-    return results
+
+    def report(shard_id: str, result: ShardResult) -> None:
+        nonlocal finished
+        finished += 1
+        progress(ProgressEvent(name, finished, len(tasks), f"{shard_id}: {result.faces:,} faces", unit="scenes"))
+
+    few = len(tasks) <= _FEW_TASKS
+    named = {task.shard_id: task for task in tasks}
+    return list(run_tasks(_shard_writer, named, 1 if few else workers, on_result=report).values())
 
 
-def _results(tasks: list[ShardTask], workers: int) -> Iterator[ShardResult]:
-    if workers <= 1 or len(tasks) <= 2:
-        yield from map(write_shard, tasks)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        try:
-            yield from pool.map(write_shard, tasks)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+def _shard_writer() -> Callable[[ShardTask, ProgressSink], ShardResult]:
+    return lambda task, _progress: write_shard(task)
 
 
 def _append_tasks(

@@ -1,0 +1,135 @@
+"""Worker processes give their results in order, name the task of one that dies, and never outlive their parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rollout_assets.errors import SourceDamaged, WorkerDied
+from rollout_assets.files import file_lock, is_locked
+from rollout_assets.progress import ProgressEvent, ProgressSink
+from rollout_assets.workers import run_tasks
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+GONE_WITHIN_S = 5.0
+
+
+def squares() -> Callable[[int, ProgressSink], tuple[int, int]]:
+    def run(number: int, progress: ProgressSink) -> tuple[int, int]:
+        progress(ProgressEvent("squares", number))
+        time.sleep(0.2 / number)  # later tasks end first
+        return number**2, os.getpid()
+
+    return run
+
+
+def kills_itself() -> Callable[[int, ProgressSink], int]:
+    def run(number: int, _progress: ProgressSink) -> int:
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    return run
+
+
+def refuses() -> Callable[[int, ProgressSink], int]:
+    def run(number: int, _progress: ProgressSink) -> int:
+        raise SourceDamaged("the store", [f"problem {number}", "and another"])
+
+    return run
+
+
+def locks_and_waits() -> Callable[[Path, ProgressSink], None]:
+    def run(path: Path, _progress: ProgressSink) -> None:
+        with file_lock(path, "a task"):
+            scratch = path.with_suffix(".unfinished")
+            scratch.write_text(str(os.getpid()))
+            try:
+                time.sleep(60)
+            finally:
+                scratch.unlink()
+
+    return run
+
+
+NUMBERS = {f"task {number}": number for number in (1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 9])
+def test_results_are_in_the_order_of_tasks_however_many_processes_there_are(workers: int) -> None:
+    events: list[ProgressEvent] = []
+    told: list[str] = []
+    results = run_tasks(squares, NUMBERS, workers, on_result=lambda name, _: told.append(name), progress=events.append)
+    assert {name: square for name, (square, _) in results.items()} == {name: n**2 for name, n in NUMBERS.items()}
+    assert list(results) == list(NUMBERS) and sorted(told) == sorted(NUMBERS)
+    assert sorted(event.done for event in events) == [1, 2, 3, 4]
+    assert (os.getpid() in {process for _, process in results.values()}) == (workers == 1)
+
+
+def test_a_killed_worker_is_an_error_that_names_its_task() -> None:
+    with pytest.raises(WorkerDied, match=r"task 2: its worker process was ended by signal 9 \(Killed\); run it again"):
+        run_tasks(kills_itself, NUMBERS, 2)
+
+
+def test_the_others_go_on_when_a_death_is_made_a_result() -> None:
+    results = run_tasks(kills_itself, NUMBERS, 2, on_death=lambda death: death.exit_code)
+    assert list(results.values()) == [1, -signal.SIGKILL, 3, 4]
+
+
+def test_an_error_of_a_task_arrives_with_all_that_it_carries() -> None:
+    with pytest.raises(SourceDamaged, match="the store: 2 problems") as caught:
+        run_tasks(refuses, {"task 7": 7, "task 8": 8}, 2)
+    assert caught.value.problems[1] == "and another"
+    assert "in run" in caught.value.__notes__[0]
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from tests.test_workers import locks_and_waits
+from rollout_assets.workers import run_tasks
+
+if __name__ == "__main__":
+    run_tasks(locks_and_waits, {name: Path(name) for name in sys.argv[1:]}, 2)
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_children_end_with_their_parent_and_hand_back_their_locks(ending: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(PARENT)
+    locks = [tmp_path / "one.lock", tmp_path / "two.lock"]
+    notes = [lock.with_suffix(".unfinished") for lock in locks]
+    parent = subprocess.Popen(
+        [sys.executable, str(tmp_path / "parent.py"), *map(str, locks)],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(lambda: all(note.exists() and note.read_text() for note in notes), 60.0)
+    children = [int(note.read_text()) for note in notes]
+    assert all(map(is_locked, locks)) and all(map(is_running, children))
+    parent.send_signal(ending)
+    wait_for(lambda: not any(map(is_running, children)), GONE_WITHIN_S)
+    assert parent.wait(GONE_WITHIN_S) != 0
+    assert not any(map(is_locked, locks))
+    assert not any(note.exists() for note in notes)  # they cleaned up
+
+
+def is_running(process: int) -> bool:
+    try:
+        return b") Z " not in Path(f"/proc/{process}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(holds: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.05)
