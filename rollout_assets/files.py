@@ -14,7 +14,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from functools import partial
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rollout_assets.errors import RolloutAssetsError, ShardBusy
@@ -124,17 +125,25 @@ class TreeSeal:
     sha256: str
 
 
-def seal_tree(folder: Path) -> TreeSeal:
-    """Read every file once; a file added, removed, renamed or altered by one bit gives another digest."""
+SizeAndDigest = tuple[int, str]
+"""Bytes of a file, and their SHA-256."""
+
+
+def seal_tree(folder: Path, hashed: Mapping[str, SizeAndDigest] = MappingProxyType({})) -> TreeSeal:
+    """Seal every file; one that is added, removed, renamed or altered by one bit gives another digest.
+
+    Files are read once. Those in ``hashed``, by relative path, were read and hashed before and are not read again.
+    """
     paths = sorted(path for path, _ in _files(folder))
+    unread = [path for path in paths if path not in hashed]
     with ThreadPoolExecutor(_HASH_THREADS) as threads:
-        shares = [paths[start::_HASH_THREADS] for start in range(_HASH_THREADS)]
-        facts = dict(chain.from_iterable(threads.map(partial(_sizes_and_digests, folder), shares)))
+        shares = [unread[start::_HASH_THREADS] for start in range(_HASH_THREADS)]
+        facts = dict(hashed) | dict(chain.from_iterable(threads.map(partial(_sizes_and_digests, folder), shares)))
     tree = hashlib.sha256()
     for path in paths:
         size, digest = facts[path]
         tree.update(f"{path}\0{size}\0{digest}\n".encode())
-    return TreeSeal(len(paths), sum(size for size, _ in facts.values()), tree.hexdigest())
+    return TreeSeal(len(paths), sum(facts[path][0] for path in paths), tree.hexdigest())
 
 
 def stamp_tree(folder: Path) -> str:
@@ -259,7 +268,7 @@ def _locked(handle: int, patience_s: float) -> bool:
             time.sleep(_POLL_S)
 
 
-def _sizes_and_digests(folder: Path, paths: Sequence[str]) -> list[tuple[str, tuple[int, str]]]:
+def _sizes_and_digests(folder: Path, paths: Sequence[str]) -> list[tuple[str, SizeAndDigest]]:
     facts = []
     for path in paths:
         try:

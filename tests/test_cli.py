@@ -36,8 +36,11 @@ def test_help_reads_well(arguments, words):
     [
         (["source", "info", "/nowhere"], "not a VIN offline store"),
         (["source", "check", "/nowhere"], "not a VIN offline store"),
-        (["source", "build", "/tmp/never", "--scenes", "0"], "scenes = 0: input should be greater than or equal to 1"),
-        (["source", "build", "/tmp/never", "--faces", "-5"], "faces = -5"),
+        (
+            ["source", "build", "/tmp/never", "--scenes", "0"],
+            "scenes: input should be greater than or equal to 1",
+        ),
+        (["source", "build", "/tmp/never", "--faces", "-5"], "equal to 30000, got -5"),
         (["source", "build", "/tmp/never", "--furniture", "/nowhere"], "/nowhere"),
         (["source", "append", "/nowhere"], "/nowhere"),
         (["config", "hash", "no-such-campaign"], "no such campaign file"),

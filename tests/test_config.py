@@ -93,14 +93,14 @@ def test_all_problems_are_reported_at_once_with_file_key_and_value(tmp_path):
     message = str(caught.value)
     for expected in (
         f"{path}: 9 problem(s)",
-        'name = "Bad Name"',
+        "name: string should match pattern",
         "seeed: unknown key; did you mean seed?",
-        "oracle.znear_m = -1: input should be greater than 0",
+        "oracle.znear_m: input should be greater than 0, got -1",
         "oracle.devise: unknown key; did you mean device?",
-        'oracle.device = "gpu"',
-        "recipes[0].policy = \"best\": input should be 'farthest_from_history'",
-        "recipes[0].horizon = 0",
-        "recipes[0].branch[1] = 0",
+        "oracle.device: string should match pattern '^(auto|cpu|cuda(:\\d+)?)$', got 'gpu'",
+        "recipes[0].policy: input should be 'farthest_from_history'",
+        "recipes[0].horizon: input should be greater than or equal to 1, got 0",
+        "recipes[0].branch[1]: input should be greater than or equal to 1, got 0",
         "recipes[1].branch: probabilities must sum to 1, got 1.1",
     ):
         assert expected in message

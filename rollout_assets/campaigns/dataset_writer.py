@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollout_assets.campaigns.plan import RolloutShardEntry, open_source, refuse_config_drift
+from rollout_assets.campaigns.markers import RowOutcome, SealedStore, validate_and_seal
+from rollout_assets.campaigns.plan import RolloutShardEntry, open_source, planned_rows
 from rollout_assets.config import CampaignConfig, SelectedDepthRetentionConfig
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.generator import RolloutDatasetWriterStats, RolloutGenerator
@@ -15,11 +16,9 @@ from rollout_assets.rollouts.records import SourceProvenance
 from rollout_assets.rollouts.roots import SceneLoader
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestContext
-from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.writer import (
     OnStep,
     RolloutZarrStoreWriter,
-    RolloutZarrWriteResult,
     ignore_step,
 )
 from rollout_assets.sources.layout import IndexRow
@@ -29,7 +28,6 @@ __all__ = [
     "RolloutDatasetWriter",
     "RolloutDatasetWriterConfig",
     "RolloutDatasetWriterStats",
-    "RowOutcome",
     "SelectedDepthRetentionConfig",
     "WrittenShard",
 ]
@@ -38,22 +36,11 @@ RolloutDatasetWriterConfig = CampaignConfig
 """What a dataset is written from is the campaign itself."""
 
 
-@dataclass(frozen=True)
-class RowOutcome:
-    """What became of one planned row: its number of records, or why there are none."""
-
-    sample_index: int
-    sample_key: str
-    records: int
-    skipped: str | None
-    detail: str | None
-
-
 @dataclass(frozen=True, eq=False)
 class WrittenShard:
-    """One shard's rows as a validated store; ``store`` is None when every row was skipped."""
+    """One shard's rows as a validated and sealed store; ``store`` is None when every row was skipped."""
 
-    store: RolloutZarrWriteResult | None
+    store: SealedStore | None
     rows: tuple[RowOutcome, ...]
     stats: RolloutDatasetWriterStats
 
@@ -74,31 +61,30 @@ class RolloutDatasetWriter:
         entry: RolloutShardEntry,
         store_dir: Path,
         *,
+        rows: Sequence[IndexRow] | None = None,
         context: RolloutStoreManifestContext | None = None,
         on_step: OnStep = ignore_step,
         progress: ProgressSink = SILENT,
     ) -> WrittenShard:
-        """Generate, write and deeply validate one shard at ``store_dir``, streaming; a store that fails is an error.
+        """Generate, write, deeply validate and seal one shard at ``store_dir``; a store that fails is an error.
 
-        Lineage names the source as it was when the shard was planned. Drift is refused before any work.
+        Lineage names the source as it was when the shard was planned. ``rows`` are the entry's source rows, if the
+        caller has held them against the plan; otherwise that is done here, before any work.
         """
-        refuse_config_drift(entry, self.config)
-        rows = entry.source_rows(self.source)
+        rows = planned_rows(entry, self.config, self.source) if rows is None else rows
         generator = RolloutGenerator(
             self.config, self.source, provenance=_planned_provenance(entry), scenes=self._scenes
         )
         records: Counter[str] = Counter()
-        written = None
         store_config = RolloutZarrStoreConfig.from_campaign(self.config)
         with RolloutZarrStoreWriter(store_dir, store_config, context=context, on_step=on_step) as writer:
             for record in generator.records(rows, progress):
                 writer.append(record)
                 records[record.lineage.source_sample_key or ""] += 1
             if records:
-                written = writer.finish()
-        if written is not None:
-            validate_rollout_zarr_store(store_dir, deep=True).raise_if_wrong()
-        return WrittenShard(written, _outcomes(rows, records, generator.stats), generator.stats)
+                writer.finish()
+        sealed = validate_and_seal(store_dir) if records else None
+        return WrittenShard(sealed, _outcomes(rows, records, generator.stats), generator.stats)
 
 
 def _planned_provenance(entry: RolloutShardEntry) -> SourceProvenance:
@@ -117,5 +103,9 @@ def _outcomes(
         count = records[row.sample_key]
         assert count or detail is not None, f"{row.sample_key}: neither records nor a reason"
         reason = None if detail is None else stats.skip_reasons[row.sample_key]
-        outcomes.append(RowOutcome(row.sample_index, row.sample_key, count, reason, detail))
+        outcomes.append(
+            RowOutcome(
+                sample_index=row.sample_index, sample_key=row.sample_key, records=count, skipped=reason, detail=detail
+            )
+        )
     return tuple(outcomes)

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -26,6 +27,7 @@ from rollout_assets.campaigns.plan import RolloutShardEntry
 from rollout_assets.config import canonical_hash
 from rollout_assets.errors import MeshError, StoreDamaged
 from rollout_assets.files import (
+    SizeAndDigest,
     file_sha256,
     now_utc,
     publish_json,
@@ -33,7 +35,9 @@ from rollout_assets.files import (
     stamp_tree,
     time_name,
 )
+from rollout_assets.rollouts.zarr_store.chunks.files import HashingFiles
 from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, read_rollout_store_manifest
+from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.sources.vin_store import VinOfflineStore
 
 
@@ -46,7 +50,7 @@ class MarkerModel(BaseModel):
 Model = TypeVar("Model", bound=MarkerModel)
 
 
-class OwnedRow(MarkerModel):
+class RowOutcome(MarkerModel):
     """What became of one planned row: its number of records, or why there are none."""
 
     sample_index: int
@@ -86,7 +90,7 @@ class ShardOwner(MarkerModel):
     process: int
     created_at_utc: str
     seconds: float
-    rows: tuple[OwnedRow, ...]
+    rows: tuple[RowOutcome, ...]
     stats: dict[str, Any]
     mesh_versions: dict[str, str | None]
     source_shards: dict[str, SourceShardSeal]
@@ -159,10 +163,12 @@ def content_sha256(manifest: Mapping[str, Any]) -> str:
     return canonical_hash(manifest["content_sha256"])
 
 
-def seal_store(store_dir: Path) -> SealedStore:
-    """Seal a finished store."""
+def validate_and_seal(store_dir: Path) -> SealedStore:
+    """Validate a new store deeply, and seal the very bytes that the validator read; a finding is a ``StoreError``."""
+    files = HashingFiles(store_dir)
+    validate_rollout_zarr_store(files, deep=True).raise_if_wrong()
     manifest = read_rollout_store_manifest(store_dir)
-    seal = seal_tree(store_dir)
+    seal = seal_tree(store_dir, files.hashed)
     return SealedStore(
         content_sha256=content_sha256(manifest),
         manifest_sha256=file_sha256(store_dir / ROLLOUT_MANIFEST_FILENAME),
@@ -219,8 +225,13 @@ def read_owner(shard_dir: Path) -> ShardOwner:
     return owner
 
 
-def damage(shard_dir: Path, owner: ShardOwner, *, deep: bool) -> Iterator[str]:
-    """What is wrong with a finished shard's store; ``deep`` reads every byte, otherwise only the manifest is read."""
+def damage(
+    shard_dir: Path, owner: ShardOwner, *, deep: bool, hashed: Mapping[str, SizeAndDigest] = MappingProxyType({})
+) -> Iterator[str]:
+    """What is wrong with a finished shard's store; ``deep`` reads every byte, otherwise only the manifest is read.
+
+    Files of the store in ``hashed`` were read and hashed before and are not read again.
+    """
     store_dir = shard_dir / STORE_NAME
     extra = sorted(
         path.name
@@ -243,7 +254,7 @@ def damage(shard_dir: Path, owner: ShardOwner, *, deep: bool) -> Iterator[str]:
         return
     if found != owner.store.manifest_sha256:
         yield f"{ROLLOUT_MANIFEST_FILENAME} was altered"
-    if deep and seal_tree(store_dir).sha256 != owner.store.files_sha256:
+    if deep and seal_tree(store_dir, hashed).sha256 != owner.store.files_sha256:
         yield f"files of {STORE_NAME} were altered, added or removed since it was built"
 
 

@@ -22,6 +22,7 @@ from rollout_assets.campaigns.layout import (
     CampaignLayout,
 )
 from rollout_assets.config import CampaignConfig, canonical_json
+from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import CampaignError, ShardDrift
 from rollout_assets.files import file_lock, publish_bytes, time_name
 from rollout_assets.sources.layout import FORMAT_VERSION, IndexRow
@@ -108,10 +109,12 @@ class RolloutShardEntry(BaseModel):
         """Digest of the line: what a finished shard was built for."""
         return hashlib.sha256(self.to_json()).hexdigest()
 
-    def source_rows(self, store: VinOfflineStore) -> tuple[IndexRow, ...]:
-        """The rows in the source; any that is not the planned one is ``ShardDrift``."""
-        refuse_source_drift((self,), store)
-        return tuple(store.row(row.sample_index) for row in self.rows)
+    def config_change(self, config: CampaignConfig) -> str | None:
+        """How the campaign was edited since this shard was planned; None if in no way that changes a stored byte."""
+        if self.writer_config_hash == config.writer_config_hash:
+            return None
+        planned, present = self.writer_config_hash[:12], config.writer_config_hash[:12]
+        return f"planned for writer config {planned}, the campaign now has {present}"
 
 
 @dataclass(frozen=True)
@@ -212,13 +215,18 @@ def open_source(config: CampaignConfig) -> VinOfflineStore:
     return VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs)
 
 
+def planned_rows(entry: RolloutShardEntry, config: CampaignConfig, store: VinOfflineStore) -> tuple[IndexRow, ...]:
+    """The source rows of an entry; ``ShardDrift`` if campaign or rows are not those that it was planned for."""
+    refuse_config_drift(entry, config)
+    refuse_source_drift((entry,), store)
+    return tuple(store.row(row.sample_index) for row in entry.rows)
+
+
 def refuse_config_drift(entry: RolloutShardEntry, config: CampaignConfig) -> None:
     """Raise ``ShardDrift`` if an entry was planned for another writer config."""
-    if entry.writer_config_hash != config.writer_config_hash:
-        raise ShardDrift(
-            f"{entry.shard_id}: planned for writer config {entry.writer_config_hash[:12]}, the campaign now has "
-            f"{config.writer_config_hash[:12]}; 'rollout-assets campaign plan' plans the same rows for it"
-        )
+    change = entry.config_change(config)
+    if change is not None:
+        raise ShardDrift(f"{entry.shard_id}: {change}; 'rollout-assets campaign plan' plans the same rows for it")
 
 
 def refuse_source_drift(entries: Iterable[RolloutShardEntry], store: VinOfflineStore) -> None:
@@ -247,7 +255,7 @@ def _of_config(
     entries: tuple[RolloutShardEntry, ...], config: CampaignConfig, store: VinOfflineStore
 ) -> tuple[RolloutShardEntry, ...]:
     """The same shards under this config's hash; unchanged if they already are."""
-    if all(entry.writer_config_hash == config.writer_config_hash for entry in entries):
+    if not any(entry.config_change(config) for entry in entries):
         return entries
     split_hashes = {entry.split: store.split_manifest_hash(entry.split) for entry in entries}
     return tuple(
@@ -269,9 +277,7 @@ def _parse(path: Path, data: bytes) -> tuple[RolloutShardEntry, ...]:
         try:
             entries.append(RolloutShardEntry.model_validate_json(line))
         except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            where = ".".join(map(str, problem["loc"]))
-            raise CampaignError(f"{path}:{number}: not a shard entry: {where}: {problem['msg']}") from None
+            raise CampaignError(f"{path}:{number}: not a shard entry: {problems_text(error)}") from None
     if [entry.shard_id for entry in entries] != [f"shard-{number:06d}" for number in range(len(entries))]:
         raise CampaignError(f"{path}: shard ids must count from shard-000000 on; restore the plan from plans/")
     return tuple(entries)

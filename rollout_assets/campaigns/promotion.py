@@ -17,7 +17,7 @@ from typing import Literal
 
 from rollout_assets.campaigns.layout import STORE_NAME, CampaignLayout
 from rollout_assets.campaigns.leakage import find_leaks
-from rollout_assets.campaigns.markers import ShardOwner, content_sha256, damage, read_owner
+from rollout_assets.campaigns.markers import ShardOwner, damage, read_owner
 from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest, refuse_config_drift
 from rollout_assets.campaigns.shard import shard_problems
 from rollout_assets.campaigns.versions import (
@@ -35,6 +35,7 @@ from rollout_assets.errors import PromotionRefused, StoreError
 from rollout_assets.files import file_lock, link_tree, remove_path, rename_path, sync_tree
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
+from rollout_assets.rollouts.zarr_store.chunks.files import HashingFiles
 from rollout_assets.rollouts.zarr_store.extend import RolloutZarrStoreExtender
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -293,14 +294,17 @@ class _Promotion:
 
 
 def _append(writer: RolloutZarrStoreWriter, shard: _Shard) -> None:
-    """Add a shard's rows, after a look at every byte of it."""
-    problems = list(damage(shard.path, shard.owner, deep=True))
+    """Add a shard's rows, and hold every byte of it against its seal: those that were added, and the rest."""
+    files = HashingFiles(shard.path / STORE_NAME)
+    unreadable: StoreError | None = None
+    if shard.owner.store is not None:
+        try:
+            writer.append_store(RolloutZarrStoreReader(files))
+        except StoreError as error:
+            unreadable = error
+    problems = list(damage(shard.path, shard.owner, deep=True, hashed=files.hashed))
+    if unreadable is not None and not problems:
+        raise unreadable
     if problems:
         hint = f"'rollout-assets campaign run --shard {shard.entry.shard_id}' builds it again"
         raise StoreError(f"{shard.entry.shard_id}: {'; '.join(problems)}; {hint}")
-    if shard.owner.store is None:
-        return
-    reader = RolloutZarrStoreReader(shard.path / STORE_NAME)
-    if content_sha256(reader.sidecar_manifest()) != shard.owner.store.content_sha256:
-        raise StoreError(f"{shard.entry.shard_id}: its manifest names other content than its owner")
-    writer.append_store(reader)

@@ -3,6 +3,11 @@
 The order is the promise: build in a staging directory, validate, write the owner, flush to disk, rename into place,
 write the success marker. A process killed between any two of these leaves nothing that counts as finished, and the next
 run sets its leftovers aside and builds again.
+
+From build to promotion a shard's files are read twice, and once more by every run that finds it finished; each time
+there is a new reason to distrust them. The build validates what it wrote, and the seal is made of those very bytes. A
+later run holds them against the seal, because disks and people alter files. A promotion holds them against it again and
+copies the rows from the bytes that it hashed. Everything else looks at markers, sizes and times.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -24,25 +29,24 @@ from rollout_assets.campaigns.layout import (
     SetAside,
 )
 from rollout_assets.campaigns.markers import (
-    OwnedRow,
     ShardOwner,
     SourceState,
     damage,
     observe_source,
     read_owner,
-    seal_store,
     source_has_changed,
     staleness,
     write_failure,
     write_success,
 )
-from rollout_assets.campaigns.plan import RolloutShardEntry, entry_of, open_source, refuse_config_drift
+from rollout_assets.campaigns.plan import RolloutShardEntry, entry_of, open_source, planned_rows
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ShardFailed, StoreDamaged
 from rollout_assets.files import discard_path, file_lock, now_utc, publish_json, rename_path, sync_tree
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
+from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
 
 
@@ -81,9 +85,8 @@ def run_rollout_shard(
     """
     began = perf_counter()
     entry = entry_of(config, entry) if isinstance(entry, str) else entry
-    refuse_config_drift(entry, config)
     source = source or open_source(config)
-    entry.source_rows(source)
+    rows = planned_rows(entry, config, source)
     layout = CampaignLayout(config.shards.output_dir)
     try:
         with file_lock(layout.lock(entry.shard_id), entry.shard_id):
@@ -94,7 +97,7 @@ def run_rollout_shard(
                 return _result(final, "already_finished", (), began)
             moved = [layout.move_aside(final, "; ".join(problems))] if final.exists() else []
             moved += layout.clear_attempts(entry.shard_id)
-            job = _Build(config, entry, source, writer, invocation, layout, on_step, progress, began)
+            job = _Build(config, entry, rows, source, writer, invocation, layout, on_step, progress, began)
             job.run()
             return _result(final, "built", tuple(moved), began)
     except OSError as error:
@@ -125,6 +128,7 @@ class _Build:
 
     config: CampaignConfig
     entry: RolloutShardEntry
+    rows: Sequence[IndexRow]
     source: VinOfflineStore
     writer: Callable[[], RolloutDatasetWriter] | None
     invocation: RolloutStoreInvocation | None
@@ -156,6 +160,7 @@ class _Build:
         written = self._writer().write(
             self.entry,
             staged / STORE_NAME,
+            rows=self.rows,
             context=RolloutStoreManifestContext.here(
                 self.config.model_dump(mode="json"), self.invocation, shard=self.entry.model_dump(mode="json")
             ),
@@ -197,11 +202,11 @@ class _Build:
             process=os.getpid(),
             created_at_utc=now_utc(),
             seconds=perf_counter() - self.began,
-            rows=tuple(OwnedRow(**asdict(row)) for row in written.rows),
+            rows=written.rows,
             stats=written.stats.to_jsonable(),
             mesh_versions=dict(source.mesh_versions),
             source_shards=dict(source.source_shards),
-            store=None if written.store is None else seal_store(staged / STORE_NAME),
+            store=written.store,
         )
 
     def _forget(self, staged: Path) -> None:

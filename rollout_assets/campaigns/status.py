@@ -152,8 +152,9 @@ def _state(
     final = layout.shard(entry.shard_id)
     if final.exists():
         problems = list(shard_problems(final, entry, source, deep=deep))
-        if entry.writer_config_hash != config.writer_config_hash:
-            problems.insert(0, f"planned for writer config {entry.writer_config_hash[:12]}, the campaign's has changed")
+        change = entry.config_change(config)
+        if change is not None:
+            problems.insert(0, change)
         return ("incomplete", "; ".join(problems)) if problems else ("succeeded", "")
     failure = last_failure(layout, entry)
     if failure is not None:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from rollout_assets.collection.failures import RequestFailed
 from rollout_assets.config import CampaignConfig, canonical_hash
+from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError, ServerUnavailable
 from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult
 from rollout_assets.serving.http_errors import error_entry
@@ -94,9 +95,8 @@ class RemoteAgent:
         try:
             result = RolloutResult.model_validate_json(answer.content)
         except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            where = ".".join(map(str, problem["loc"]))
-            raise RequestFailed("AnswerRefused", f"{server.url}: {where}: {problem['msg']}", transient=False) from None
+            problems = problems_text(error, RolloutResult)
+            raise RequestFailed("AnswerRefused", f"{server.url}: {problems}", transient=False) from None
         return _answer_to(row, result)
 
     async def aclose(self) -> None:

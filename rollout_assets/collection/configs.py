@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from rollout_assets.config.problems import problems_list, problems_text
 from rollout_assets.errors import ConfigError, ResumeRefused
 from rollout_assets.metrics.results import MetricOptions
 from rollout_assets.rollouts.remote.messages import RolloutParams
@@ -30,8 +30,7 @@ class CollectionModel(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            problems = [_problem(detail) for detail in error.errors(include_url=False)]
-            raise ConfigError("\n  - ".join([f"{type(self).__name__}: cannot be used", *problems])) from None
+            raise ConfigError(problems_list(type(self).__name__, error, type(self))) from None
 
 
 class SharedRolloutCollectionConfig(CollectionModel):
@@ -65,7 +64,7 @@ class SharedRolloutCollectionConfig(CollectionModel):
         try:
             RolloutParams.model_validate(self.responses_create_params)
         except ValidationError as error:
-            raise ValueError(f"responses_create_params: {_problem(error.errors(include_url=False)[0])}") from None
+            raise ValueError(f"responses_create_params: {problems_text(error, RolloutParams)}") from None
         if self.store_dir is not None and self.campaign is None:
             raise ValueError("store_dir needs a campaign, whose layout the store takes")
         return self
@@ -199,15 +198,3 @@ class RolloutAggregationConfig(CollectionModel):
     def aggregate_metrics_fpath(self) -> Path:
         """Metrics of the results, an array in agent-name order."""
         return self.output_jsonl_fpath.with_name(f"{self.output_jsonl_fpath.stem}_aggregate_metrics.json")
-
-
-def _problem(error: Mapping[str, Any]) -> str:
-    where = ".".join(map(str, error["loc"]))
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "value_error":
-        return f"{where}: {message}" if where else message
-    if error["type"] == "missing":
-        return f"{where}: required, but not given"
-    if error["type"] == "extra_forbidden":
-        return f"{where}: unknown key"
-    return f"{where} = {error['input']!r}: {message[:1].lower()}{message[1:]}"

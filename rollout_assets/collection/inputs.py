@@ -20,10 +20,11 @@ from pydantic import ValidationError
 
 from rollout_assets.collection.configs import RolloutCollectionConfig
 from rollout_assets.config import RolloutRecipeConfig, canonical_json
+from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import ConfigError, InputsRefused
 from rollout_assets.metrics.columns import ROLLOUT, TASK, RolloutId
 from rollout_assets.randomness import key_digest
-from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest, row_problems
+from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest
 
 _PROBLEMS_SHOWN = 50
 
@@ -233,4 +234,4 @@ def _instead(name: str, given: Mapping[str, Any]) -> bool:
 def _told(error: ValueError) -> list[str]:
     if not isinstance(error, ValidationError):
         return [str(error)]
-    return [str(problem) for problem in row_problems(error)]
+    return [str(problem) for problem in validation_problems(error, RolloutRequest)]

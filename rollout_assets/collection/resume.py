@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rollout_assets.collection.configs import RolloutCollectionConfig
 from rollout_assets.collection.inputs import NumberedRow, numbered_rows, read_rows, read_template, row_json
 from rollout_assets.collection.result_log import done_keys, drop_torn_line, named
+from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ResultsRefused, ResumeRefused
 from rollout_assets.files import publish_json, publish_path, scratch_path
 from rollout_assets.metrics.columns import RolloutId
@@ -88,8 +89,7 @@ def read_facts(path: Path) -> RunFacts:
             f"remove them to start again, or choose another output"
         ) from None
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]["msg"]
-        raise ResumeRefused(f"{path}: not what a collection wrote: {problem}") from None
+        raise ResumeRefused(f"{path}: not what a collection wrote: {problems_text(error)}") from None
 
 
 def refuse_changes(config: RolloutCollectionConfig, identity: Mapping[str, Any]) -> RunFacts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 
 from rollout_assets.commands.terminal import CampaignOption, err, out
 from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
+from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -73,11 +75,10 @@ def _options(**given: Any) -> ServerOptions:
     try:
         return ServerOptions(**given)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        message = first["msg"].removeprefix("Value error, ")
-        where = "".join(f"--{part}: ".replace("_", "-") for part in first["loc"])
-        hint = "; name the variable that holds it with --token-env" if "needs a token" in message else ""
-        raise ConfigError(f"{where}{message[:1].lower()}{message[1:]}{hint}") from None
+        problem = validation_problems(error)[0]
+        option = f"--{problem.field}".replace("_", "-") if problem.field else ""
+        hint = "; name the variable that holds it with --token-env" if "needs a token" in problem.message else ""
+        raise ConfigError(f"{replace(problem, field=option)}{hint}") from None
 
 
 def _token(variable: str | None) -> str | None:

@@ -9,6 +9,7 @@ import typer
 from pydantic import ValidationError
 
 from rollout_assets.commands.terminal import AsJson, out, print_json, print_table, progress_bars
+from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError
 
 app = typer.Typer(help="Build, extend, look at and check source stores.", no_args_is_help=True)
@@ -161,11 +162,7 @@ def _synthetic_config(**options: Any) -> Any:
     try:
         return SyntheticConfig(**options)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, detail['loc']))} = {detail['input']}: {detail['msg'].lower()}"
-            for detail in error.errors(include_url=False)
-        )
-        raise ConfigError(problems) from None
+        raise ConfigError(problems_text(error)) from None
 
 
 def _print_summary(summary: Any, as_json: bool) -> None:

@@ -1,44 +1,101 @@
-"""Pydantic's errors in the words of the person who wrote the file: the key, the value and what is wrong with it."""
+"""Pydantic's errors in the words of the person who wrote the file or the request: the key, what is wrong, the value.
+
+Every message about a value that does not validate is made here, so that all of them read alike:
+``recipes[0].horizon: input should be greater than or equal to 1, got 0``.
+"""
 
 from __future__ import annotations
 
 import difflib
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+_UNION_MEMBERS = {"str", "constrained-int", "RolloutRecipeConfig", "constant", "schedule", "stochastic"}
+"""Parts of a pydantic location that name a member of a union, not a key."""
 
-def config_problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    """One line per problem; an unknown key comes with the known one that it resembles."""
-    return [_problem(detail, model) for detail in error.errors(include_url=False)]
+_SHOWN_CHARACTERS = 80
+_WITHOUT_VALUE = {"missing", "json_invalid"}
 
 
-def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
-    loc = [part for part in error["loc"] if part not in ("constant", "schedule", "stochastic")]
-    key = _key(loc)
-    if error["type"] == "extra_forbidden":
-        known = _known_keys(loc[:-1], model)
-        close = difflib.get_close_matches(str(loc[-1]), known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known keys: {', '.join(known)}"
-        return f"{key}: unknown key; {hint}"
-    if error["type"] == "missing":
-        return f"{key}: required, but not given"
+@dataclass(frozen=True)
+class ValueProblem:
+    """One thing that is wrong: the field by its path (``rows[3].params.horizon``), what, and the value if it helps."""
+
+    field: str
+    message: str
+    value: str | None
+
+    def __str__(self) -> str:
+        where = f"{self.field}: " if self.field else ""
+        given = "" if self.value is None else f", got {self.value}"
+        return f"{where}{self.message}{given}"
+
+
+def validation_problems(error: ValidationError, model: type[BaseModel] | None = None) -> tuple[ValueProblem, ...]:
+    """Every problem that pydantic found; of several about one value, those that lie deepest.
+
+    With the ``model`` that did not validate, an unknown key comes with the known one that it resembles.
+    """
+    problems = tuple(dict.fromkeys(_problem(detail, model) for detail in error.errors(include_url=False)))
+    return tuple(
+        problem
+        for problem in problems
+        if not any(problem.field and other.field.startswith(f"{problem.field}.") for other in problems)
+    )
+
+
+def problems_text(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """All problems in one line."""
+    return "; ".join(map(str, validation_problems(error, model)))
+
+
+def problems_list(where: str, error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """All problems, one a line, below a line that says where and how many."""
+    problems = [str(problem) for problem in validation_problems(error, model)]
+    return "\n  - ".join([f"{where}: {len(problems)} problem(s)", *problems])
+
+
+def _problem(error: ErrorDetails, model: type[BaseModel] | None) -> ValueProblem:
+    location = [part for part in error["loc"] if part not in _UNION_MEMBERS]
     message = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "value_error":
-        return f"{key}: {message}" if key else message
-    return f"{key} = {json.dumps(error['input'], default=str)}: {message[:1].lower()}{message[1:]}"
+    value = None if error["type"] in _WITHOUT_VALUE else _shown(error["input"])
+    if error["type"] == "missing":
+        message = "required, but not given"
+    elif error["type"] == "extra_forbidden":
+        message, value = f"unknown key{_hint(location, model)}", None
+    elif error["type"] == "value_error":
+        value = None  # our own validators name it
+    return ValueProblem(_path(location), message[:1].lower() + message[1:], value)
 
 
-def _key(loc: list[int | str]) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN_CHARACTERS else shown[: _SHOWN_CHARACTERS - 1] + "…"
 
 
-def _known_keys(loc: list[int | str], model: type[BaseModel]) -> list[str]:
-    for part in (part for part in loc if isinstance(part, str)):
-        model = next(kind for kind in _models_in(model.model_fields[part].annotation))
+def _path(location: Sequence[int | str]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+
+
+def _hint(location: Sequence[int | str], model: type[BaseModel] | None) -> str:
+    keys = [] if model is None else _keys(location[:-1], model)
+    resembling = difflib.get_close_matches(str(location[-1]), keys, n=1)
+    if resembling:
+        return f"; did you mean {resembling[0]}?"
+    return f"; known keys: {', '.join(keys)}" if keys else ""
+
+
+def _keys(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:
+    for part in (part for part in location if isinstance(part, str)):
+        field = model.model_fields.get(part)
+        inner = None if field is None else next(_models_in(field.annotation), None)
+        if inner is None:
+            return []
+        model = inner
     return list(model.model_fields)
 
 

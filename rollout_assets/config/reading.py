@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from rollout_assets.config.campaign import CampaignConfig
-from rollout_assets.config.problems import config_problems
+from rollout_assets.config.problems import problems_list
 from rollout_assets.errors import ConfigError
 
 DEMO_CAMPAIGN = "demo"
@@ -31,8 +31,7 @@ def load_campaign(name_or_path: str | Path) -> CampaignConfig:
     try:
         return _with_paths(CampaignConfig.model_validate(raw), base)
     except ValidationError as error:
-        problems = config_problems(error, CampaignConfig)
-        raise ConfigError("\n  - ".join([f"{where}: {len(problems)} problem(s)", *problems])) from None
+        raise ConfigError(problems_list(where, error, CampaignConfig)) from None
 
 
 def shipped_campaigns() -> tuple[str, ...]:

@@ -194,10 +194,9 @@ def vin_source_rows(step: CampaignStep) -> dg.MaterializeResult[None]:
     A row that is gone or another one now is refused here, before any view is scored.
     """
     from rollout_assets.campaigns.markers import observe_source
-    from rollout_assets.campaigns.plan import refuse_config_drift
+    from rollout_assets.campaigns.plan import planned_rows
 
-    refuse_config_drift(step.entry, step.config)
-    rows = step.entry.source_rows(step.source)
+    rows = planned_rows(step.entry, step.config, step.source)
     state = observe_source(step.entry, step.source)
     seals = {name: seal.sha256 for name, seal in state.source_shards.items()}
     keys = [row.sample_key for row in rows]

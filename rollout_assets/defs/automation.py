@@ -155,7 +155,7 @@ def _planned(step: CampaignStep) -> tuple["RolloutShardEntry", ...]:
 
 def _edited(step: CampaignStep) -> str | None:
     """Why an edited campaign is left alone; None for one that is as it was planned."""
-    stale = [entry for entry in _planned(step) if entry.writer_config_hash != step.config.writer_config_hash]
+    stale = [entry for entry in _planned(step) if entry.config_change(step.config)]
     if not stale:
         return None
     return (

@@ -36,13 +36,12 @@ def _stale(step: CampaignStep) -> Iterator[StalePart]:
     new = unplanned_rows(config, entries, step.source)
     if new:
         yield StalePart("rollout_shard_plan", f"{len(new)} new source row(s), from {new[0]} on", _PLAN)
-    outdated = [entry for entry in entries if entry.writer_config_hash != config.writer_config_hash]
-    if outdated:
-        had, wanted = outdated[0].writer_config_hash[:12], config.writer_config_hash[:12]
-        yield StalePart("rollout_shard_plan", f"planned for writer config {had}, the campaign has {wanted}", _PLAN)
+    edited = next(filter(None, (entry.config_change(config) for entry in entries)), None)
+    if edited is not None:
+        yield StalePart("rollout_shard_plan", edited, _PLAN)
     for entry in entries:
         problems = list(shard_problems(layout.shard(entry.shard_id), entry, step.source, deep=False))
-        if entry.writer_config_hash != config.writer_config_hash:
+        if entry.config_change(config) is not None:
             problems.append("the campaign's config has changed since it was planned")
         if problems:
             yield StalePart(entry.shard_id, "; ".join(problems), _SHARD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import (
     ConfigError,
     ResultsRefused,
@@ -18,7 +20,6 @@ from rollout_assets.errors import (
     RowRefused,
     ServerUnavailable,
 )
-from rollout_assets.rollouts.remote.messages import row_problems
 
 UNPROCESSABLE = 422
 INTERNAL = 500
@@ -65,7 +66,7 @@ def error_status(error: BaseException) -> int:
 
 def malformed(error: ValidationError) -> Response:
     """422 with every problem of a body."""
-    problems = row_problems(error)
+    problems = [replace(problem, field=problem.field or "body") for problem in validation_problems(error)]
     body = {
         "error": {
             "class": RowRefused.__name__,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
+from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import RowRefused
 from rollout_assets.rollouts.manager.completions import step_limited
 from rollout_assets.rollouts.recipes import largest_branch
-from rollout_assets.rollouts.remote.messages import RolloutRequest, row_problems
+from rollout_assets.rollouts.remote.messages import RolloutRequest
 from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
 
 MAX_HORIZON = 256
@@ -83,8 +84,8 @@ def _changed(recipe: RolloutRecipeConfig, row: RolloutRequest) -> RolloutRecipeC
     try:
         return RolloutRecipeConfig.model_validate(recipe.model_dump() | changes)
     except ValidationError as error:
-        problem = row_problems(error)[0]
-        raise RowRefused(f"params.{problem.field}", f"{problem.message}, got {problem.value}") from None
+        problem = validation_problems(error, RolloutRecipeConfig)[0]
+        raise RowRefused(f"params.{problem.field}", str(replace(problem, field=""))) from None
 
 
 def _holding(recipe: RolloutRecipeConfig, config: CampaignConfig) -> CampaignConfig:

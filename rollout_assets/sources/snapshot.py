@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import SourceDamaged, SourceError
 from rollout_assets.sources import layout
 from rollout_assets.sources.layout import BlockSpec, IndexRow, KnownBlock, Manifest, ShardSpec
@@ -65,7 +66,7 @@ def examine(root: Path) -> tuple[StoreSnapshot | None, list[str]]:
     try:
         manifest = Manifest.model_validate(raw)
     except ValidationError as error:
-        return None, [f"{path.name}: {problem}" for problem in _pydantic_problems(error)]
+        return None, [f"{path.name}: {problem}" for problem in validation_problems(error)]
     rows, problems = _read_index(root / layout.INDEX_FILE, manifest)
     snapshot = StoreSnapshot(root=root, manifest_json=raw, manifest=manifest, rows=rows)
     for check in METADATA_CHECKS:
@@ -250,7 +251,7 @@ def _read_index(path: Path, manifest: Manifest) -> tuple[tuple[IndexRow, ...], l
         try:
             row = IndexRow.model_validate_json(line)
         except ValidationError as error:
-            problems.extend(f"{path.name}:{number}: {problem}" for problem in _pydantic_problems(error))
+            problems.extend(f"{path.name}:{number}: {problem}" for problem in validation_problems(error))
             continue
         if row.shard_id not in shard_ids:
             beyond = beyond or number
@@ -271,17 +272,6 @@ def _read_json(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
     if not isinstance(value, dict):
         return None, [f"{path.name}: must hold a JSON object, got {type(value).__name__}"]
     return value, []
-
-
-def _pydantic_problems(error: ValidationError) -> Iterator[str]:
-    for detail in error.errors(include_url=False, include_context=False):
-        key = ".".join(str(part) for part in detail["loc"])
-        given = (
-            ""
-            if detail["type"] in ("missing", "json_invalid")
-            else f", got {json.dumps(detail['input'], default=str)[:80]}"
-        )
-        yield f"{key + ': ' if key else ''}{detail['msg']}{given}"
 
 
 def _first_difference(stored: list[int], expected: list[int]) -> str:

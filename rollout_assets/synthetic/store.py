@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from rollout_assets.config import canonical_hash
+from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError, SourceError
 from rollout_assets.files import file_lock, is_locked, is_scratch, publish_bytes, publish_path, remove_path, rename_path
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
@@ -242,7 +243,7 @@ def _read_manifest(store_dir: Path) -> layout.Manifest:
     except FileNotFoundError:
         raise SourceError(f"{store_dir}: not a source store, it has no {layout.MANIFEST_FILE}") from None
     except ValidationError as error:
-        raise SourceError(f"{path}: cannot be understood: {error.error_count()} problems; check the store") from None
+        raise SourceError(f"{path}: not a manifest: {problems_text(error)}; check the store") from None
 
 
 def _config_of(
@@ -255,7 +256,8 @@ def _config_of(
     try:
         config = SyntheticConfig.model_validate(options | {"furniture_dir": furniture_dir, "workers": workers})
     except ValidationError as error:
-        raise SourceError(f"{store_dir}: built with options this version does not know: {error}") from None
+        problems = problems_text(error, SyntheticConfig)
+        raise SourceError(f"{store_dir}: built with options this version does not know: {problems}") from None
     digest = load_furniture(furniture_dir, config.faces).digest
     if digest != manifest.source.get("furniture_digest"):
         given = furniture_dir or "the built-in kinds"
@@ -270,8 +272,10 @@ def _committed_rows(store_dir: Path, manifest: layout.Manifest) -> tuple[layout.
     try:
         lines = path.read_bytes().splitlines()[:wanted]
         rows = tuple(layout.IndexRow.model_validate_json(line) for line in lines)
-    except (OSError, ValidationError) as error:
+    except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error}") from None
+    except ValidationError as error:
+        raise SourceError(f"{path}: not an index: {problems_text(error)}; check the store") from None
     if [row.sample_index for row in rows] != list(range(wanted)) or not rows:
         raise SourceError(f"{path}: does not hold the {wanted} rows its manifest counts; check the store")
     return rows

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rollout_assets.campaigns.dataset_writer import RowOutcome, WrittenShard
+from rollout_assets.campaigns.dataset_writer import WrittenShard
+from rollout_assets.campaigns.markers import RowOutcome, validate_and_seal
 from rollout_assets.campaigns.plan import (
     RolloutShardEntry,
     ShardPlan,
@@ -24,7 +25,6 @@ from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.generator import RolloutDatasetWriterStats
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestContext
-from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.writer import OnStep, RolloutZarrStoreWriter, ignore_step
 from rollout_assets.sources.layout import ALL, IndexRow, source_manifest_hash, split_manifest_hash
 from rollout_assets.testing.fake_records import SyntheticRecords
@@ -93,6 +93,7 @@ class FakeWriter:
         entry: RolloutShardEntry,
         store_dir: Path,
         *,
+        rows: Sequence[IndexRow],
         context: RolloutStoreManifestContext | None = None,
         on_step: OnStep = ignore_step,
         progress: ProgressSink = SILENT,
@@ -101,9 +102,8 @@ class FakeWriter:
         depth = self.config.selected_depth
         config = RolloutZarrStoreConfig.from_campaign(self.config)
         outcomes = []
-        written = None
         with RolloutZarrStoreWriter(store_dir, config, context=context, on_step=on_step) as writer:
-            for row in entry.rows:
+            for row in rows:
                 count = 0
                 if row.sample_index not in self.barren:
                     records = SyntheticRecords(
@@ -120,13 +120,21 @@ class FakeWriter:
                         writer.append(record)
                         count += 1
                 reason = None if count else "NO_ACTOR_VISIBLE_SOURCE"
-                outcomes.append(RowOutcome(row.sample_index, row.sample_key, count, reason, reason))
+                outcomes.append(
+                    RowOutcome(
+                        sample_index=row.sample_index,
+                        sample_key=row.sample_key,
+                        records=count,
+                        skipped=reason,
+                        detail=reason,
+                    )
+                )
                 progress(ProgressEvent("generating", len(outcomes), len(entry.rows), unit="rows"))
-            if any(outcome.records for outcome in outcomes):
-                written = writer.finish()
-        if written is not None:
-            validate_rollout_zarr_store(store_dir, deep=True).raise_if_wrong()
-        return WrittenShard(written, tuple(outcomes), RolloutDatasetWriterStats(rows=len(outcomes)))
+            has_records = any(outcome.records for outcome in outcomes)
+            if has_records:
+                writer.finish()
+        sealed = validate_and_seal(store_dir) if has_records else None
+        return WrittenShard(sealed, tuple(outcomes), RolloutDatasetWriterStats(rows=len(outcomes)))
 
 
 @dataclass(frozen=True)

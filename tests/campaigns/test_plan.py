@@ -7,6 +7,7 @@ import pytest
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.plan import (
     entry_of,
+    planned_rows,
     read_rollout_shard_manifest,
     write_rollout_shard_manifest_from_config,
 )
@@ -76,7 +77,9 @@ def test_a_real_append_only_adds_lines(tmp_path, store_copy):
     append_synthetic_snippets(store_copy, 1, workers=1)
     grown = write_rollout_shard_manifest_from_config(config)
     assert grown.new == 2 and grown.path.read_bytes().startswith(before)
-    assert grown.entries[0].source_rows(VinOfflineStore.open(store_copy)), "new rows are no drift of old shards"
+    assert planned_rows(grown.entries[0], config, VinOfflineStore.open(store_copy)), (
+        "new rows are no drift"
+    )
 
 
 def test_a_changed_config_replans_the_same_rows_and_keeps_the_old_plan(tmp_path):

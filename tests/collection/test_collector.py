@@ -89,7 +89,7 @@ def test_a_faulty_server_ends_with_failures_coverage_and_exit_code(tmp_path):
 @pytest.mark.parametrize(
     ("fault", "kind", "says"),
     [
-        ("nonsense", AnswerRefused.__name__, "Field required"),
+        ("nonsense", AnswerRefused.__name__, "required, but not given"),
         ("other", AnswerRefused.__name__, "the answer is about _task_index 1, asked was 0"),
         ("drop", "RemoteProtocolError", "disconnected"),
         ("hang", "RequestTimeout", "no answer within 0.3 s"),

@@ -88,7 +88,7 @@ def test_all_bad_lines_are_reported_together_with_file_and_line(tmp_path):
         "rows.jsonl:4: a row must be a JSON object, got list",
         "rows.jsonl:5: seed: ",
         "rows.jsonl:5: colour: ",
-        "rows.jsonl:6: body: name the source row by sample_key or by source_row",
+        "rows.jsonl:6: name the source row by sample_key or by source_row",
         "rows.jsonl:7: params.horizon: ",
     ):
         assert part in told

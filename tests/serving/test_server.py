@@ -145,7 +145,7 @@ def test_unknown_routes_and_methods_are_refused_as_json(client):
     [
         ({}, "body", "name the source row by sample_key or by source_row"),
         ({"source_row": -1}, "source_row", "greater than or equal to 0, got -1"),
-        ({"source_row": 0, "seeed": 1}, "seeed", "extra inputs are not permitted, got 1"),
+        ({"source_row": 0, "seeed": 1}, "seeed", "seeed: unknown key"),
         ({"source_row": 0, "params": {"horizon": 0}}, "params.horizon", "greater than or equal to 1, got 0"),
         ({"source_row": 0, "recipe": {"name": "x", "policy": "y"}}, "recipe.policy", "got 'y'"),
         ({"source_row": 0, "include": ["all"]}, "include[0]", "'chains' or 'record', got 'all'"),

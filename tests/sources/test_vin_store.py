@@ -105,7 +105,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "index line without a scene": (
         lambda store: edit_index(store, lambda rows: rows[0].pop("scene_id")),
-        r"sample_index.jsonl:1: scene_id: Field required",
+        r"sample_index.jsonl:1: scene_id: required, but not given",
     ),
     "negative index row": (
         lambda store: edit_index(store, lambda rows: rows[0].update(row=-1)),
@@ -150,7 +150,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda store: (store / layout.MANIFEST_FILE).write_text('{"version": 7,'),
         r"manifest.json: unreadable JSON",
     ),
-    "manifest without shards": (edit_manifest(lambda m: m.pop("shards")), r"manifest.json: shards: Field required"),
+    "manifest without shards": (
+        edit_manifest(lambda m: m.pop("shards")),
+        r"manifest.json: shards: required, but not given",
+    ),
     "wrong counts": (
         edit_manifest(lambda m: m["stats"].update(num_train=9)),
         r"stats.num_train is 9, but the store has 2",

@@ -12,8 +12,9 @@ from weakref import WeakKeyDictionary
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
+from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import AnswerRefused, RowRefused, ServerError, ServerUnavailable
-from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult, row_problems
+from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -101,7 +102,7 @@ class GymClient:
                 return None if "heartbeat" in said else _failure(said)
             return RolloutResult.model_validate_json(line)
         except ValidationError as error:
-            problems = "; ".join(str(problem) for problem in row_problems(error))
+            problems = problems_text(error, RolloutResult)
             raise AnswerRefused(f"{self.config.url}: a line is not a result: {problems}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise AnswerRefused(f"{self.config.url}: a line cannot be read: {error!r}: {line[:80]!r}") from None

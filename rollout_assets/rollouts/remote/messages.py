@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollout_assets.config import RolloutRecipeConfig
 
@@ -105,37 +104,3 @@ class RolloutResult(_Message):
     rollout_index: Index | None = Field(None, alias="_rollout_index")
     row_index: Index | None = Field(None, alias="_rowidx")
     attempt: Index | None = Field(None, alias="_attempt")
-
-
-@dataclass(frozen=True)
-class RowProblem:
-    """One thing that is wrong with a row: the field by its path, what it must be, and the value that was given."""
-
-    field: str
-    message: str
-    value: str
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.message}, got {self.value}"
-
-
-_UNION_MEMBERS = {"str", "constrained-int", "RolloutRecipeConfig", "constant", "schedule", "stochastic"}
-"""Parts of a pydantic location that name a member of a union, not a field."""
-
-_SHOWN_CHARACTERS = 80
-
-
-def row_problems(error: ValidationError) -> tuple[RowProblem, ...]:
-    """Every problem that pydantic found, by field: ``rows[3].params.horizon``. The deepest one of a field counts."""
-    problems = {}
-    for detail in error.errors(include_url=False):
-        field = "".join(
-            f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"] if part not in _UNION_MEMBERS
-        ).lstrip(".")
-        shown = repr(detail["input"])
-        message = detail["msg"].removeprefix("Value error, ")
-        if len(shown) > _SHOWN_CHARACTERS:
-            shown = shown[: _SHOWN_CHARACTERS - 1] + "…"
-        problems[field, message] = RowProblem(field or "body", message[:1].lower() + message[1:], shown)
-    found = problems.values()
-    return tuple(p for p in found if not any(other.field.startswith(f"{p.field}.") for other in found))

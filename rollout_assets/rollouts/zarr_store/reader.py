@@ -38,7 +38,7 @@ from rollout_assets.rollouts.zarr_store.training_view import (
 if TYPE_CHECKING:
     from rollout_assets.rollouts.zarr_store.validation import RolloutZarrValidationResult
 
-StoreLocation = Path | str | Store
+StoreLocation = Path | str | Store | LocalFiles
 
 _VIEW_BLOCK_ROWS = 1 << 20
 _WORTH_THREADS = 1 << 21
@@ -204,6 +204,8 @@ def _table(name: str) -> Table:
 
 def open_files(location: StoreLocation) -> tuple[StoreFiles, Any]:
     """The files at a location, and the Zarr storage backend for them; nothing there is a ``StoreError``."""
+    if isinstance(location, LocalFiles):
+        return location, LocalStore(location.root, read_only=True)
     if isinstance(location, Store):
         return BackendFiles(location), location
     if "://" in str(location):

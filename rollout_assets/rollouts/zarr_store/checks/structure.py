@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.rollouts.zarr_store.attributes import (
     RolloutZarrStoreConfig,
@@ -172,10 +173,12 @@ def attributes_as_derived(store: StoreUnderCheck) -> Findings:
     attributes = store.attributes
     try:
         config = _config(attributes)
-    except (ValidationError, KeyError) as error:
-        detail = error.errors()[0] if isinstance(error, ValidationError) else None
-        where = f"attribute {detail['loc'][0] if detail and detail['loc'] else error}"
-        yield problem(where, "is missing or not usable", detail["input"] if detail else None)
+    except KeyError as error:
+        yield problem(f"attribute {error}", "is missing")
+        return
+    except ValidationError as error:
+        for wrong in validation_problems(error):
+            yield problem(f"attribute {wrong.field}", wrong.message, wrong.value)
         return
     counts = _counts(store)
     horizons = store.column(ROLLOUTS, "horizon")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
+from cachetools import LRUCache
 from zarr.abc.store import RangeByteRequest, Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
-from rollout_assets.files import tree_sizes
+from rollout_assets.files import SizeAndDigest, tree_sizes
+
+_KEPT_BYTES = 128 << 20
 
 
 class StoreFiles(Protocol):
@@ -36,6 +43,9 @@ class LocalFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    def __str__(self) -> str:
+        return str(self.root)
+
     def sizes(self) -> dict[str, int]:
         """Every file below the root, links not followed."""
         return tree_sizes(self.root)
@@ -59,6 +69,38 @@ class LocalFiles:
             return _read_all(handle, start, length)
         finally:
             os.close(handle)
+
+
+class HashingFiles(LocalFiles):
+    """Files in a directory, each read once as a whole and hashed; parts and later readings come from memory.
+
+    So a store can be sealed by the very bytes that were validated or copied, without reading them a second time. Only
+    the last ``_KEPT_BYTES`` are kept; a file that was dropped is read again.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.hashed: dict[str, SizeAndDigest] = {}
+        self._kept: LRUCache[str, bytes] = LRUCache(_KEPT_BYTES, getsizeof=len)
+        self._lock = Lock()
+
+    def read(self, key: str) -> bytes:
+        """A whole file."""
+        with self._lock:
+            kept = self._kept.get(key)
+        if kept is not None:
+            return kept
+        data = super().read(key)
+        digest = len(data), hashlib.sha256(data).hexdigest()
+        if self.hashed.setdefault(key, digest) != digest:
+            raise OSError(errno.EIO, "changed while it was read", key)
+        with self._lock, suppress(ValueError):  # a file larger than all that is kept
+            self._kept[key] = data
+        return data
+
+    def read_part(self, key: str, start: int, length: int) -> bytes:
+        """A part of a file."""
+        return self.read(key)[start : start + length]
 
 
 def _read_all(handle: int, start: int, length: int) -> bytes:
