@@ -25,7 +25,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from rollout_assets.config import SelectedDepthRetentionConfig
 from rollout_assets.files import remove_path
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
-from rollout_assets.rollouts.trace import RolloutLineage, RolloutZarrRecord
+from rollout_assets.rollouts.trace import RolloutLineage, RolloutZarrRecord, rollout_id_prefix
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.publishing import write_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -282,7 +282,7 @@ def _renamed(record: RolloutZarrRecord, index: int) -> RolloutZarrRecord:
     return replace(
         record,
         lineage=_lineage(source, target),
-        rollout_id_prefix=f"{source:08d}-target-{target:02d}-bench{recipe}",
+        rollout_id_prefix=rollout_id_prefix(source, target, f"bench{recipe}"),
     )
 
 

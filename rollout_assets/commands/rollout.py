@@ -12,6 +12,7 @@ import typer
 from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, print_table
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.errors import ConfigError
+from rollout_assets.rollouts.trace import recipe_and_chain
 
 if TYPE_CHECKING:
     from rollout_assets.rollouts.step_table import StepRow
@@ -92,7 +93,7 @@ def _show(match: TargetMatch, steps: Sequence[StepRow]) -> None:
         ("rollout", "step", "valid", "refused because", "chosen", "p", "rri", "gain", "total", "best", "mean", "ended"),
         [
             (
-                step.rollout_id.split("-", 3)[3],
+                recipe_and_chain(step.rollout_id),
                 step.step,
                 f"{step.valid} of {step.candidates}",
                 ", ".join(f"{name.lower()} {count}" for name, count in step.reasons.items()),

@@ -6,11 +6,9 @@ import numpy as np
 import polars as pl
 
 from rollout_assets.errors import StoreDamaged, StoreError
+from rollout_assets.rollouts.trace import ROLLOUT_ID_PATTERN
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import STEPS
-
-ROLLOUT_ID_PATTERN = r"^\d+-target-\d+-(.+)-\d+$"
-"""``<sample_index>-target-<rank>-<recipe>-<chain>``; the group is the recipe's name."""
 
 
 def rollout_context(reader: RolloutZarrStoreReader) -> pl.DataFrame:

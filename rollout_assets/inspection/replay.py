@@ -17,7 +17,7 @@ import polars as pl
 
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ReplayRefused
-from rollout_assets.inspection.context import ROLLOUT_ID_PATTERN, require_row
+from rollout_assets.inspection.context import require_row
 from rollout_assets.inspection.diff import StoreDiff, StorePart, compare_parts
 from rollout_assets.inspection.provenance import refuse_other_campaign
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
@@ -26,7 +26,7 @@ from rollout_assets.rollouts.evaluation import StateEvaluator, drive
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.records import SourceProvenance, rollout_record
 from rollout_assets.rollouts.roots import PreparedSample, TargetedRoot
-from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutLineage, RolloutZarrRecord
+from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutLineage, RolloutZarrRecord, recipe_of
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.publishing import write_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -109,11 +109,6 @@ def replay_sources(
 def source_of(campaign: CampaignConfig) -> VinOfflineStore:
     """The source store that a campaign names."""
     return VinOfflineStore.open(campaign.source.store_dir, campaign.source.mesh_dirs)
-
-
-def recipe_of(rollout_id: str) -> str | None:
-    """The recipe's name in a rollout id."""
-    return pl.Series([rollout_id]).str.extract(ROLLOUT_ID_PATTERN)[0]
 
 
 def _generator(campaign: CampaignConfig, source: VinOfflineStore | None, lineage: RolloutLineage) -> RolloutGenerator:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -77,15 +76,6 @@ class OracleScene:
         used, local = np.unique(self.faces[faces], return_inverse=True)
         min_area_m2 = MIN_TRIANGLE_AREA_M2 if distance == "pytorch3d" else 0.0
         return Surface(self.vertices[used], local.reshape(-1, 3).astype(np.int32), self.device, weighting, min_area_m2)
-
-
-def mesh_hash(vertices: ArrayLike, faces: ArrayLike) -> str:
-    """SHA-256 over the mesh's float32 vertices and int32 faces: equal content, equal hash, wherever it was read."""
-    digest = hashlib.sha256()
-    for array in (np.ascontiguousarray(vertices, np.float32), np.ascontiguousarray(faces, np.int32)):
-        digest.update(repr(array.shape).encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
 
 
 class SceneCache:

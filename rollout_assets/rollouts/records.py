@@ -17,6 +17,7 @@ from rollout_assets.rollouts.trace import (
     RolloutStep,
     RolloutZarrRecord,
     SelectedDepth,
+    rollout_id_prefix,
 )
 from rollout_assets.sources.sample import VinActor
 from rollout_assets.targets.matching import TargetMatch
@@ -54,7 +55,7 @@ def rollout_record(
     rank = match.target.draw.rank
     return RolloutZarrRecord(
         lineage=_lineage(actor, match, recipe, config, provenance, mesh_version),
-        rollout_id_prefix=f"{identity.sample_index:08d}-target-{rank:02d}-{recipe.name}",
+        rollout_id_prefix=rollout_id_prefix(identity.sample_index, rank, recipe.name),
         root=RolloutRoot(
             pose_world_camera=actor.reference_pose_world_camera,
             time_ns=-1 if actor.time_ns is None else int(actor.time_ns[last]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -27,8 +28,27 @@ __all__ = [
 
 TerminationReason = Literal["fixed_horizon", "terminated_early", "incomplete_rollout"]
 
+ROLLOUT_ID_PATTERN = r"^\d+-target-\d+-(.+)-\d+$"
+"""``<sample_index>-target-<rank>-<recipe>-<chain>``; the group is the recipe's name."""
+
 NOT_SELECTED = -1
 """``selected_shell_index`` of a step at which nothing could be taken; its shell is kept all the same."""
+
+
+def rollout_id_prefix(sample_index: int, target_rank: int, recipe_name: str) -> str:
+    """What the ids of all chains of one root, target and recipe begin with."""
+    return f"{sample_index:08d}-target-{target_rank:02d}-{recipe_name}"
+
+
+def recipe_of(rollout_id: str) -> str | None:
+    """The recipe's name in a rollout id; None if the id is not one of ours."""
+    match = re.match(ROLLOUT_ID_PATTERN, rollout_id)
+    return None if match is None else match[1]
+
+
+def recipe_and_chain(rollout_id: str) -> str:
+    """The end of a rollout id, which tells the chains of one target apart: ``oracle_greedy-000001``."""
+    return rollout_id.split("-", 3)[3]
 
 
 @dataclass(frozen=True)
@@ -204,7 +224,7 @@ class RolloutZarrRecord:
     chains: tuple[RolloutChain, ...]
 
     def rollout_id(self, chain: RolloutChain) -> str:
-        """The id under which one kept chain is stored."""
+        """The id under which one kept chain is stored; ``ROLLOUT_ID_PATTERN`` reads it back."""
         return f"{self.rollout_id_prefix}-{chain.chain_id:06d}"
 
     def lineage_for_chain(self, chain: RolloutChain) -> RolloutLineage:

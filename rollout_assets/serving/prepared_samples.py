@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+
+from cachetools import LRUCache
 
 from rollout_assets.errors import ConfigError, RolloutAssetsError, RolloutFailed
 from rollout_assets.rollouts.roots import PreparedSample
@@ -21,9 +22,9 @@ class PreparedSamples:
     def __init__(self, prepare: Callable[[IndexRow], PreparedSample], kept: int) -> None:
         if kept < 1:
             raise ConfigError(f"kept samples must be >= 1, got {kept}")
-        self._prepare, self._kept = prepare, kept
+        self._prepare = prepare
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="preparing")
-        self._samples: OrderedDict[int, Future[PreparedSample]] = OrderedDict()
+        self._samples: LRUCache[int, Future[PreparedSample]] = LRUCache(kept)
 
     async def get(self, row: IndexRow) -> PreparedSample:
         """The prepared row."""
@@ -31,9 +32,6 @@ class PreparedSamples:
         future = self._samples.get(name)
         if future is None or (future.done() and future.exception() is not None):
             future = self._samples[name] = self._pool.submit(self._prepared, row)
-        self._samples.move_to_end(name)
-        while len(self._samples) > self._kept:
-            self._samples.popitem(last=False)
         return await asyncio.shield(asyncio.wrap_future(future))
 
     def close(self) -> None:

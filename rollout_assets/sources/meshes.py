@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from rollout_assets.errors import MeshError
@@ -119,6 +119,12 @@ def clean_faces(
     return *_without_unused(points, triangles), dropped
 
 
+@dataclass(frozen=True)
+class _KeptMesh:
+    stamp: tuple[int, int]
+    mesh: TriangleMesh
+
+
 class MeshLibrary:
     """Scene meshes of some directories, with the most recently used ones kept up to ``max_bytes``. Thread safe."""
 
@@ -129,7 +135,7 @@ class MeshLibrary:
         self.max_bytes = max_bytes
         self._lock = threading.Lock()
         self._loading: dict[Path, threading.Lock] = {}
-        self._kept: OrderedDict[Path, tuple[tuple[int, int], TriangleMesh]] = OrderedDict()
+        self._kept: LRUCache[Path, _KeptMesh] = LRUCache(max_bytes, getsizeof=lambda kept: kept.mesh.nbytes)
 
     def find(self, scene_id: str) -> Path | None:
         """The first mesh file of a scene, in order of directories, then endings; None when there is none."""
@@ -147,11 +153,13 @@ class MeshLibrary:
             stamp = _stamp(path)
             with self._lock:
                 kept = self._kept.get(path)
-                if kept is not None and kept[0] == stamp:
-                    self._kept.move_to_end(path)
-                    return kept[1]
+            if kept is not None and kept.stamp == stamp:
+                return kept.mesh
             mesh = load_mesh(path)
-            self._keep(path, stamp, mesh)
+            with self._lock:
+                self._kept.pop(path, None)
+                with suppress(ValueError):  # a mesh larger than all that may be kept
+                    self._kept[path] = _KeptMesh(stamp, mesh)
             return mesh
 
     def content_hash(self, scene_id: str) -> str:
@@ -163,18 +171,7 @@ class MeshLibrary:
     def kept_bytes(self) -> int:
         """Memory held by kept meshes."""
         with self._lock:
-            return sum(mesh.nbytes for _, mesh in self._kept.values())
-
-    def _keep(self, path: Path, stamp: tuple[int, int], mesh: TriangleMesh) -> None:
-        with self._lock:
-            self._kept.pop(path, None)
-            if mesh.nbytes > self.max_bytes:
-                return
-            self._kept[path] = (stamp, mesh)
-            held = sum(kept.nbytes for _, kept in self._kept.values())
-            while held > self.max_bytes:
-                _, (_, oldest) = self._kept.popitem(last=False)
-                held -= oldest.nbytes
+            return int(self._kept.currsize)
 
     def _require(self, scene_id: str) -> Path:
         path = self.find(scene_id)
@@ -200,7 +197,7 @@ def _read(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _read_with_trimesh(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    import trimesh
+    import trimesh  # slow to load, and needed only for files that our own reader does not know
 
     try:
         mesh: Any = trimesh.load(path, force="mesh", process=False)

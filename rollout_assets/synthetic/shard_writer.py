@@ -51,7 +51,6 @@ class ShardResult:
     rows: tuple[layout.IndexRow, ...]
     faces: int
     points: int
-    mesh_hash: str
 
 
 def write_shard(task: ShardTask) -> ShardResult:
@@ -61,7 +60,7 @@ def write_shard(task: ShardTask) -> ShardResult:
     config = task.config
     furniture = load_furniture(config.furniture_dir, max(2_000, config.faces // PIECES_PER_HOME))
     scene = build_scene(config, task.scene_index, furniture)
-    mesh_hash = _write_mesh(task.store_dir / layout.MESHES_DIR, scene)
+    _write_mesh(task.store_dir / layout.MESHES_DIR, scene)
     bvh = TriangleBvh(scene.vertices, scene.faces, "cpu")
     grid = walking_grid(scene)
     numbers = range(task.first, task.first + task.count)
@@ -79,7 +78,7 @@ def write_shard(task: ShardTask) -> ShardResult:
         blocks=blocks,
     )
     points = sum(int(row.arrays[layout.LENGTHS][0]) for row in rows)
-    return ShardResult(spec, _index_rows(task, scene.scene_id, numbers), len(scene.faces), points, mesh_hash)
+    return ShardResult(spec, _index_rows(task, scene.scene_id, numbers), len(scene.faces), points)
 
 
 def _index_rows(task: ShardTask, scene_id: str, numbers: range) -> tuple[layout.IndexRow, ...]:
@@ -97,21 +96,19 @@ def _index_rows(task: ShardTask, scene_id: str, numbers: range) -> tuple[layout.
     )
 
 
-def _write_mesh(folder: Path, scene: SyntheticScene) -> str:
+def _write_mesh(folder: Path, scene: SyntheticScene) -> None:
     """Write the scene's mesh; a mesh that is already there must be the same one."""
     path = folder / mesh_file_name(scene.scene_id)
-    digest = content_hash(scene.vertices, scene.faces)
     if path.exists():
-        found = load_mesh(path).content_hash
-        if found != digest:
+        stored, built = load_mesh(path).content_hash, content_hash(scene.vertices, scene.faces)
+        if stored != built:
             raise SourceError(
-                f"{path}: not the mesh that these options build ({found[:12]}, expected {digest[:12]}); "
+                f"{path}: not the mesh that these options build ({stored[:12]}, expected {built[:12]}); "
                 "the store was built by another version: build a new one"
             )
-        return digest
+        return
     with publishing(path) as scratch:
         write_binary_ply(scratch, scene.vertices, scene.faces)
-    return digest
 
 
 def _write_blocks(folder: Path, rows: list[SnippetRow]) -> dict[str, layout.BlockSpec]:

@@ -28,6 +28,7 @@ from rollout_assets.rollouts.trace import (
     SelectedDepth,
     StepLabels,
     TerminationReason,
+    rollout_id_prefix,
 )
 from rollout_assets.rollouts.zarr_store.schema import TARGET_CROP_POLICY, TARGET_SOURCES
 from rollout_assets.targets.reasons import TARGET_INVALID_REASON_VERSION, TargetInvalidReason
@@ -139,7 +140,7 @@ class SyntheticRecords:
         first = _Shells(self, rng, pose, np.float32(0.01 + rng.random())) if count else None
         return RolloutZarrRecord(
             lineage=replace(lineage, rollout_policy=recipe, branch_schedule_id=f"constant-{self.chains}"),
-            rollout_id_prefix=f"{source:08d}-target-{rank:02d}-{recipe}",
+            rollout_id_prefix=rollout_id_prefix(source, rank, recipe),
             root=RolloutRoot(pose, 1_000_000_007 * (source + 1), 10 + source, 20 + source),
             horizon=self.horizon,
             branch_factor=self.chains,

@@ -77,9 +77,7 @@ def test_a_real_append_only_adds_lines(tmp_path, store_copy):
     append_synthetic_snippets(store_copy, 1, workers=1)
     grown = write_rollout_shard_manifest_from_config(config)
     assert grown.new == 2 and grown.path.read_bytes().startswith(before)
-    assert planned_rows(grown.entries[0], config, VinOfflineStore.open(store_copy)), (
-        "new rows are no drift"
-    )
+    assert planned_rows(grown.entries[0], config, VinOfflineStore.open(store_copy)), "new rows are no drift"
 
 
 def test_a_changed_config_replans_the_same_rows_and_keeps_the_old_plan(tmp_path):

@@ -154,7 +154,7 @@ def test_one_collector_at_a_time(tmp_path):
     config = config_for(tmp_path, FakeServer(url="http://127.0.0.1:9"))
     with (
         file_lock(config.lock_fpath, "a test"),
-        pytest.raises(ShardBusy, match=r"out.jsonl: process \d+ .* .*wait for it to finish"),
+        pytest.raises(ShardBusy, match=r"out.jsonl: the lock is held by process \d+ .*wait for it to finish"),
     ):
         collect_rollouts(config)
 

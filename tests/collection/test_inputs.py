@@ -118,7 +118,7 @@ def test_rows_asked_for_a_store_carry_their_record(tmp_path):
     ("changes", "says"),
     [
         ({"colour": 1}, "colour: unknown key"),
-        ({"num_samples_in_parallel": 0}, "num_samples_in_parallel = 0"),
+        ({"num_samples_in_parallel": 0}, "num_samples_in_parallel: input should be greater than or equal to 1, got 0"),
         ({"output_jsonl_fpath": "out.json"}, "output_jsonl_fpath must end in .jsonl, got out.json"),
         ({"responses_create_params": {"horizont": 2}}, "responses_create_params: horizont: unknown key"),
         ({"server_urls": ()}, "give server_urls to collect from servers, or a campaign"),

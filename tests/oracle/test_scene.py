@@ -10,7 +10,7 @@ import trimesh
 
 from rollout_assets.candidates.rules import CollisionWorld
 from rollout_assets.errors import GeometryError, MeshError
-from rollout_assets.oracle.scene import OracleScene, SceneCache, mesh_hash
+from rollout_assets.oracle.scene import OracleScene, SceneCache
 from tests.oracle.rooms import room_mesh
 
 BOX = trimesh.creation.box((4.0, 4.0, 4.0))
@@ -56,13 +56,6 @@ def test_bad_queries_are_refused_with_the_value() -> None:
         box_scene().path_min_clearance_m([[0, 0, 0]], [[0, 0, 0]], 1)
     with pytest.raises(GeometryError, match="1 starts need as many ends, got 2"):
         box_scene().path_min_clearance_m([[0, 0, 0]], [[0, 0, 0], [0, 0, 0]], 3)
-
-
-def test_equal_content_has_an_equal_hash() -> None:
-    first = mesh_hash(BOX.vertices, BOX.faces)
-    assert first == mesh_hash(BOX.vertices.tolist(), BOX.faces.astype(np.int64))
-    assert first != mesh_hash(BOX.vertices + 1, BOX.faces)
-    assert first != mesh_hash(BOX.vertices, BOX.faces[:, ::-1])
 
 
 def test_the_cache_builds_a_scene_once_and_forgets_the_oldest() -> None:

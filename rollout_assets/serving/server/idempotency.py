@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
+
+from cachetools import LRUCache
 
 Name = tuple[str, str]
 """The client's key, and the digest of the row it came with."""
@@ -25,14 +27,12 @@ class IdempotencyCache:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes, self._bytes = max_bytes, 0
-        self._answers: OrderedDict[Name, bytes] = OrderedDict()
+        self._answers: LRUCache[Name, bytes] = LRUCache(max_bytes, getsizeof=len)
         self._under_way: dict[Name, _UnderWay] = {}
 
     async def answer(self, name: Name, work: Callable[[], Awaitable[bytes]]) -> bytes:
         """The remembered answer, or the one that ``work`` gives."""
         if name in self._answers:
-            self._answers.move_to_end(name)
             return self._answers[name]
         shared = self._under_way.get(name)
         if shared is None:
@@ -53,8 +53,5 @@ class IdempotencyCache:
         self._under_way.pop(name, None)
         if task.exception() is not None:
             return
-        self._answers[name] = task.result()
-        self._bytes += len(task.result())
-        while self._bytes > self._max_bytes:
-            _, forgotten = self._answers.popitem(last=False)
-            self._bytes -= len(forgotten)
+        with suppress(ValueError):  # an answer larger than all that may be kept
+            self._answers[name] = task.result()
