@@ -21,7 +21,7 @@ from rollout_assets.campaigns.layout import (
     ROLLOUT_SHARD_SUCCESS_FILENAME,
     CampaignLayout,
 )
-from rollout_assets.config import CampaignConfig, canonical_json
+from rollout_assets.config import CampaignConfig, Natural, Split, canonical_json
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import CampaignError, ShardDrift
 from rollout_assets.files import file_lock, publish_bytes, time_name
@@ -47,7 +47,6 @@ ROLLOUT_SHARD_MANIFEST_VERSION: Literal["rollout-shard-manifest-v2"] = "rollout-
 PLAN_PATIENCE_S = 30.0
 """How long planning waits for another planner, which takes moments."""
 
-Natural = Annotated[int, Field(ge=0, strict=True)]
 
 _SHOWN = 3
 
@@ -62,7 +61,7 @@ class RolloutShardRow(BaseModel):
     sample_key: str
     scene_id: str
     snippet_id: str
-    split: Literal["train", "val"]
+    split: Split
     source_shard_id: str
     source_shard_row: Natural
 
@@ -92,7 +91,7 @@ class RolloutShardEntry(BaseModel):
 
     manifest_version: Literal["rollout-shard-manifest-v2"] = ROLLOUT_SHARD_MANIFEST_VERSION
     shard_id: Annotated[str, Field(pattern=r"^shard-\d{6,}$")]
-    split: Literal["train", "val"]
+    split: Split
     rows: tuple[RolloutShardRow, ...] = Field(min_length=1)
     writer_config_hash: str
     source_manifest_hash: str
@@ -151,7 +150,7 @@ def plan_rollout_shards(
             part = rows[start : start + config.shards.rows_per_shard]
             entries.append(
                 RolloutShardEntry(
-                    shard_id=f"shard-{len(entries):06d}",
+                    shard_id=shard_id_of(len(entries)),
                     split=split,
                     rows=tuple(RolloutShardRow.of(order, row) for order, row in enumerate(part)),
                     writer_config_hash=config.writer_config_hash,
@@ -199,6 +198,11 @@ def read_rollout_shard_manifest(config: CampaignConfig) -> tuple[RolloutShardEnt
         return _parse(path, path.read_bytes())
     except FileNotFoundError:
         raise CampaignError(f"{path}: no plan yet; 'rollout-assets campaign plan' makes one") from None
+
+
+def shard_id_of(number: int) -> str:
+    """``shard-000003``."""
+    return f"shard-{number:06d}"
 
 
 def entry_of(config: CampaignConfig, shard_id: str) -> RolloutShardEntry:
@@ -278,6 +282,6 @@ def _parse(path: Path, data: bytes) -> tuple[RolloutShardEntry, ...]:
             entries.append(RolloutShardEntry.model_validate_json(line))
         except ValidationError as error:
             raise CampaignError(f"{path}:{number}: not a shard entry: {problems_text(error)}") from None
-    if [entry.shard_id for entry in entries] != [f"shard-{number:06d}" for number in range(len(entries))]:
+    if [entry.shard_id for entry in entries] != [shard_id_of(number) for number in range(len(entries))]:
         raise CampaignError(f"{path}: shard ids must count from shard-000000 on; restore the plan from plans/")
     return tuple(entries)

@@ -80,7 +80,7 @@ def run_campaign(
     unknown = [name for name in shard_ids if name not in known]
     if unknown:
         last = plan.entries[-1].shard_id
-        raise ConfigError(f"no {', '.join(unknown)} in the plan; it has shard-000000 to {last}")
+        raise ConfigError(f"no {', '.join(unknown)} in the plan; it has {plan.entries[0].shard_id} to {last}")
     entries = [known[name] for name in shard_ids] if shard_ids else list(plan.entries)
     finished = 0
     progress(ProgressEvent("shards", 0, len(entries), unit="shards"))

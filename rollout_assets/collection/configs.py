@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from rollout_assets.config import Count, Seconds
 from rollout_assets.config.problems import problems_list, problems_text
 from rollout_assets.errors import ConfigError, ResumeRefused
 from rollout_assets.metrics.results import MetricOptions
 from rollout_assets.rollouts.remote.messages import RolloutParams
 
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 CollectionSplit = Literal["train", "validation", "benchmark"]
 
 DEFAULT_AGENT = "_default"

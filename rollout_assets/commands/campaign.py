@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group
@@ -13,15 +13,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from rollout_assets.campaigns.forecast import forecast_campaign
+from rollout_assets.campaigns.plan import open_source, write_rollout_shard_manifest_from_config
+from rollout_assets.campaigns.promotion import PromotionResult, promote_rollout_campaign
+from rollout_assets.campaigns.run import CampaignRunResult, run_campaign
+from rollout_assets.campaigns.status import RolloutShardCampaignStatus, summarize_rollout_shard_campaign
+from rollout_assets.campaigns.versions import prune_promoted_versions, rollback_promotion
 from rollout_assets.commands.terminal import AsJson, CampaignOption, err, out, print_json, print_table, progress_bars
-from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
+from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.errors import SourceError
-
-if TYPE_CHECKING:
-    from rollout_assets.campaigns.promotion import PromotionResult
-    from rollout_assets.campaigns.run import CampaignRunResult
-    from rollout_assets.campaigns.status import RolloutShardCampaignStatus
-    from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
+from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
 
 app = typer.Typer(help="Plan, run, watch and promote the shards of a campaign.", no_args_is_help=True)
 
@@ -40,9 +41,6 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Divide source rows into shards and say what they will take. Planned shards never change, new rows are added."""
-    from rollout_assets.campaigns.forecast import forecast_campaign
-    from rollout_assets.campaigns.plan import open_source, write_rollout_shard_manifest_from_config
-
     config = load_campaign(campaign)
     source = open_source(config)
     planned = write_rollout_shard_manifest_from_config(config, store=source, anew=anew)
@@ -75,8 +73,6 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Build every shard that is not finished and current; exit code 2 if one is left. Stop and start at will."""
-    from rollout_assets.campaigns.run import run_campaign
-
     config = load_campaign(campaign)
     try:
         with progress_bars() as progress:
@@ -102,9 +98,6 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show every planned shard, its state, the reason, and how to go on; exit code 2 if one is not finished."""
-    from rollout_assets.campaigns.plan import open_source
-    from rollout_assets.campaigns.status import summarize_rollout_shard_campaign
-
     config = load_campaign(campaign)
     if watch and not as_json:
         _watch(config)
@@ -132,8 +125,6 @@ def promote(
     as_json: AsJson = False,
 ) -> None:
     """Make one store per split from all finished shards and let readers have it, in one step."""
-    from rollout_assets.campaigns.promotion import promote_rollout_campaign
-
     config = load_campaign(campaign)
     with progress_bars() as progress:
         result = promote_rollout_campaign(
@@ -152,8 +143,6 @@ def rollback(
     as_json: AsJson = False,
 ) -> None:
     """Let readers have an earlier promoted version again. Nothing is removed."""
-    from rollout_assets.campaigns.versions import rollback_promotion
-
     version = rollback_promotion(load_campaign(campaign), to)
     if as_json:
         print_json({"version": version.name, "path": version.path})
@@ -171,8 +160,6 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Remove old promoted versions."""
-    from rollout_assets.campaigns.versions import prune_promoted_versions
-
     pruned = prune_promoted_versions(load_campaign(campaign), keep, set_aside=set_aside)
     if as_json:
         print_json(pruned)
@@ -219,9 +206,7 @@ def _promotion_facts(result: PromotionResult) -> dict[str, Any]:
     }
 
 
-def _watch(config: Any, every_s: float = 1.0) -> None:
-    from rollout_assets.campaigns.status import summarize_rollout_shard_campaign
-
+def _watch(config: CampaignConfig, every_s: float = 1.0) -> None:
     try:
         with Live(console=out, refresh_per_second=4) as live:
             while True:
@@ -265,8 +250,6 @@ def _status_line(found: RolloutShardCampaignStatus) -> str:
 
 
 def _invocation(campaign: str) -> RolloutStoreInvocation:
-    from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
-
     path = Path(campaign)
     argv = ["rollout-assets", *sys.argv[1:]]
     return RolloutStoreInvocation.from_cli(argv, path) if path.is_file() else RolloutStoreInvocation("cli", tuple(argv))

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from rollout_assets.campaigns.funnel import FunnelStage, campaign_funnel
 from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.versions import current_version
 from rollout_assets.commands.headless import run_headless, show_headless
 from rollout_assets.commands.source import show_store
 from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, print_table, progress_bars
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.progress import ProgressSink
-
-if TYPE_CHECKING:
-    from rollout_assets.campaigns.funnel import FunnelStage
+from rollout_assets.sources.vin_store import VinOfflineStore
+from rollout_assets.synthetic.config import SyntheticConfig
+from rollout_assets.synthetic.store import build_synthetic_store
 
 DEMO_SCENES = 8
 DEMO_SNIPPETS = 2
@@ -31,10 +33,6 @@ def demo(
 
     What is there already is kept and checked; run it again after an interruption and it goes on.
     """
-    from rollout_assets.campaigns.funnel import campaign_funnel
-    from rollout_assets.campaigns.versions import current_version
-    from rollout_assets.sources.vin_store import VinOfflineStore
-
     began = time.monotonic()
     config = load_campaign(campaign)
     with progress_bars() as progress:
@@ -87,9 +85,6 @@ def _largest(item: tuple[str, int]) -> tuple[int, str]:
 
 def build_source(config: CampaignConfig, progress: ProgressSink) -> bool:
     """Build the demo's source unless there is one; whether it was built."""
-    from rollout_assets.synthetic.config import SyntheticConfig
-    from rollout_assets.synthetic.store import build_synthetic_store
-
     if (config.source.store_dir / "manifest.json").exists():
         return False
     synthetic = SyntheticConfig(scenes=DEMO_SCENES, snippets_per_scene=DEMO_SNIPPETS, seed=config.seed)

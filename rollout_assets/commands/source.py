@@ -11,6 +11,12 @@ from pydantic import ValidationError
 from rollout_assets.commands.terminal import AsJson, out, print_json, print_table, progress_bars
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError
+from rollout_assets.sources.audit import audit_store
+from rollout_assets.sources.layout import IndexRow
+from rollout_assets.sources.summary import summarise_store
+from rollout_assets.sources.vin_store import VinOfflineStore
+from rollout_assets.synthetic.config import SyntheticConfig
+from rollout_assets.synthetic.store import SyntheticSummary, append_synthetic_snippets, build_synthetic_store
 
 app = typer.Typer(help="Build, extend, look at and check source stores.", no_args_is_help=True)
 
@@ -38,8 +44,6 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build synthetic homes, walked through and seen by a camera, as a source store with its meshes."""
-    from rollout_assets.synthetic.store import build_synthetic_store
-
     config = _synthetic_config(
         scenes=scenes,
         snippets_per_scene=snippets,
@@ -65,8 +69,6 @@ def append(
     as_json: AsJson = False,
 ) -> None:
     """Add snippets to a synthetic store; readers see all of them or none."""
-    from rollout_assets.synthetic.store import append_synthetic_snippets
-
     with progress_bars() as progress:
         summary = append_synthetic_snippets(
             store, snippets, new_scenes, progress, scene_ids=scene or None, furniture_dir=furniture, workers=workers
@@ -86,20 +88,18 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Show what a store holds: rows per split, scenes, faces, points and boxes."""
-    from rollout_assets.sources.vin_store import VinOfflineStore
-
     opened = VinOfflineStore.open(store, mesh_dir or ())
     if rows:
         listing = [row.model_dump(mode="json") for row in opened.rows()]
         if as_json:
             print_json(listing)
         else:
-            names = list(layout_columns())
+            names = list(IndexRow.model_fields)
             print_table(f"{store}: {len(opened)} rows", names, [[row[name] for name in names] for row in listing])
     else:
         show_store(opened, as_json)
     if plot is not None:
-        from rollout_assets.reports.source_picture import plot_sample
+        from rollout_assets.reports.source_picture import plot_sample  # loads plotly, which only a picture needs
 
         plot_sample(opened, opened.row(int(sample) if sample.isdigit() else sample), plot)
         if not as_json:
@@ -109,8 +109,6 @@ def info(
 @app.command()
 def check(store: StoreDir, mesh_dir: MeshDirs = None, as_json: AsJson = False) -> None:
     """Look at every value of a store and name every problem; exit code 2 when there is one."""
-    from rollout_assets.sources.audit import audit_store
-
     with progress_bars() as progress:
         audit = audit_store(store, mesh_dir or (), progress)
     if as_json:
@@ -126,10 +124,8 @@ def check(store: StoreDir, mesh_dir: MeshDirs = None, as_json: AsJson = False) -
         raise typer.Exit(2)
 
 
-def show_store(opened: Any, as_json: bool = False) -> None:
+def show_store(opened: VinOfflineStore, as_json: bool = False) -> None:
     """Print the scene table of an opened store."""
-    from rollout_assets.sources.summary import summarise_store
-
     with progress_bars() as progress:
         summary = summarise_store(opened, progress)
     if as_json:
@@ -149,23 +145,14 @@ def show_store(opened: Any, as_json: bool = False) -> None:
     out.print(f"{total} rows ({splits}) of {place}; points, boxes and poses are means per row", highlight=False)
 
 
-def layout_columns() -> tuple[str, ...]:
-    """Columns of a row listing."""
-    from rollout_assets.sources.layout import IndexRow
-
-    return tuple(IndexRow.model_fields)
-
-
-def _synthetic_config(**options: Any) -> Any:
-    from rollout_assets.synthetic.config import SyntheticConfig
-
+def _synthetic_config(**options: Any) -> SyntheticConfig:
     try:
         return SyntheticConfig(**options)
     except ValidationError as error:
-        raise ConfigError(problems_text(error)) from None
+        raise ConfigError(problems_text(error, SyntheticConfig)) from None
 
 
-def _print_summary(summary: Any, as_json: bool) -> None:
+def _print_summary(summary: SyntheticSummary, as_json: bool) -> None:
     if as_json:
         print_json(summary)
         return

@@ -3,7 +3,18 @@
 from rollout_assets.config.campaign import CampaignConfig
 from rollout_assets.config.hashing import canonical_hash, canonical_json
 from rollout_assets.config.reading import DEMO_CAMPAIGN, data_home, load_campaign, shipped_campaigns
-from rollout_assets.config.section import ConfigSection, Count, Finite, Fraction, NonNegative, Positive, Slug, unhashed
+from rollout_assets.config.section import (
+    ConfigSection,
+    Count,
+    Finite,
+    Fraction,
+    Natural,
+    NonNegative,
+    Positive,
+    Seconds,
+    Slug,
+    unhashed,
+)
 from rollout_assets.config.sections import (
     DEFAULT_MIXTURE,
     DEFAULT_RECIPES,
@@ -38,12 +49,14 @@ __all__ = [
     "Finite",
     "Fraction",
     "MixtureComponent",
+    "Natural",
     "NonNegative",
     "OracleConfig",
     "Orientation",
     "PositionMode",
     "Positive",
     "RolloutRecipeConfig",
+    "Seconds",
     "SelectedDepthRetentionConfig",
     "SelectionPolicy",
     "ShardConfig",

@@ -20,11 +20,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from rollout_assets.config import canonical_hash, canonical_json
+from rollout_assets.config import Natural, Split, canonical_hash, canonical_json
 from rollout_assets.geometry.boxes import BOX_WIDTH
 
 FORMAT_VERSION = 7
@@ -39,7 +39,7 @@ MESHES_DIR = "meshes"
 ALL = "all"
 """The split file that names every sample, whatever its split."""
 
-SPLITS = ("train", "val")
+SPLITS: tuple[Split, ...] = get_args(Split)
 """The splits a sample can belong to."""
 
 SPLIT_FILES = (ALL, *SPLITS)
@@ -128,7 +128,6 @@ KNOWN_BLOCKS: dict[str, KnownBlock] = {
 }
 """Every block this package understands, by name. Stores may hold others."""
 
-Natural = Annotated[int, Field(ge=0, strict=True)]
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -237,7 +236,7 @@ class IndexRow(StoreModel):
     sample_key: Text
     scene_id: Text
     snippet_id: Text
-    split: Literal["train", "val"]
+    split: Split
     shard_id: Text
     row: Natural
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.sources.layout import SPLITS
 from rollout_assets.sources.sample import BoxSet
 from rollout_assets.sources.vin_store import VinOfflineStore
 
@@ -64,7 +65,7 @@ def summarise_store(store: VinOfflineStore, progress: ProgressSink = SILENT) -> 
         )
         for (scene_id, split), facts in rows_of.items()
     )
-    splits = {split: len(store.rows(split)) for split in ("train", "val")}
+    splits: dict[str, int] = {split: len(store.rows(split)) for split in SPLITS}
     return StoreSummary(str(store.root), store.source_manifest_hash, splits, len(store.manifest.shards), scenes)
 
 

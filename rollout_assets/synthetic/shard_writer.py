@@ -14,6 +14,7 @@ from zarr.codecs import ZstdCodec
 
 from rollout_assets.errors import SourceError
 from rollout_assets.files import publishing
+from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from rollout_assets.sources import layout
 from rollout_assets.sources.meshes import content_hash, load_mesh, mesh_file_name
 from rollout_assets.sources.ply import write_binary_ply
@@ -55,8 +56,6 @@ class ShardResult:
 
 def write_shard(task: ShardTask) -> ShardResult:
     """Build a scene, its mesh file and its snippets. Runs in a worker process; a shard appears whole or not at all."""
-    from rollout_assets.geometry.triangle_bvh import TriangleBvh
-
     config = task.config
     furniture = load_furniture(config.furniture_dir, max(2_000, config.faces // PIECES_PER_HOME))
     scene = build_scene(config, task.scene_index, furniture)

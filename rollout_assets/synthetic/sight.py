@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import Float32, Float64, rotation, translation
+from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from rollout_assets.geometry.voxels import voxel_keys
 from rollout_assets.synthetic.config import SyntheticConfig
 from rollout_assets.synthetic.scene import STRUCTURE, SyntheticScene
 from rollout_assets.synthetic.walk import Walk
-
-if TYPE_CHECKING:
-    from rollout_assets.geometry.triangle_bvh import TriangleBvh
 
 VIEW_SIDE = 96
 """Rays along each side of a view."""

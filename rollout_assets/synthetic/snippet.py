@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.geometry.poses import Float32, rotation, translation
+from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from rollout_assets.randomness import key_digest, rng_for
 from rollout_assets.sources import layout
 from rollout_assets.synthetic.config import SyntheticConfig
@@ -17,9 +18,6 @@ from rollout_assets.synthetic.floor_grid import FloorGrid
 from rollout_assets.synthetic.scene import SyntheticScene
 from rollout_assets.synthetic.sight import Sight, look, semidense_points
 from rollout_assets.synthetic.walk import Walk, draw_walk
-
-if TYPE_CHECKING:
-    from rollout_assets.geometry.triangle_bvh import TriangleBvh
 
 EVIDENCE_CUBE_M = 4.0
 """Side of the cube that the evidence voxels cover, in front of the last pose."""

@@ -12,11 +12,10 @@ from weakref import WeakKeyDictionary
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
+from rollout_assets.config import Seconds
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import AnswerRefused, RowRefused, ServerError, ServerUnavailable
 from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult
-
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 _COME_AGAIN = {408, 429, 502, 503, 504}
 
