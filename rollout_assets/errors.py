@@ -3,7 +3,7 @@
     RolloutAssetsError
     ├── ConfigError          a campaign file or a value in it cannot be used
     ├── SourceError          the VIN source store
-    │   ├── SourceDamaged      it disagrees with its own format; carries every problem found
+    │   ├── SourceDamaged      it disagrees with its own format; carries every problem
     │   └── SourceRowMissing   a row, key or split that the store does not have
     ├── MeshError            a mesh file cannot be found or read, or a mesh cannot be used
     ├── GeometryError        an array that is not the pose, box, camera or point it claims to be
@@ -17,7 +17,7 @@
     ├── WorkerDied           a worker process was killed or crashed; names its task
     ├── CampaignError        a campaign's plan, shards or promoted store
     │   ├── ShardDrift         config or source rows are not those that a shard was planned for
-    │   ├── ShardBusy          another process is at it
+    │   ├── ShardBusy          another process holds the lock
     │   ├── ShardFailed        a shard could not be built; nothing partial of it is visible
     │   └── PromotionRefused   shards that cannot become a promoted store; carries every reason
     ├── CollectionError      a batch collection, its servers or its files

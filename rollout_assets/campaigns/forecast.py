@@ -75,7 +75,7 @@ def _finished(config: CampaignConfig, entries: Sequence[RolloutShardEntry]) -> l
 def _targets_per_row(config: CampaignConfig, entries: Sequence[RolloutShardEntry], source: VinOfflineStore) -> float:
     rows = [row for entry in entries for row in entry.rows]
     probed = rows[:: max(len(rows) // PROBED_ROWS, 1)]
-    found = 0
+    targets = 0
     for row in probed:
         try:
             sample = source.sample(source.row(row.sample_index))
@@ -88,5 +88,5 @@ def _targets_per_row(config: CampaignConfig, entries: Sequence[RolloutShardEntry
                 table = describe_ground_truth_targets(sample.actor, sample.truth, config.targets)
             else:
                 table = describe_targets(sample.actor, config.targets)
-        found += len(select_targets(table, config.targets, rng))
-    return found / len(probed)
+        targets += len(select_targets(table, config.targets, rng))
+    return targets / len(probed)

@@ -69,21 +69,21 @@ class _Masks:
 
 
 def _masks(children: list[RolloutZarrStoreReader]) -> _Masks:
-    found = _Masks(0, 0, 0, Counter())
+    counts = _Masks(0, 0, 0, Counter())
     names = ("actor_action_mask", "oracle_label_mask", "q_train_mask", "primary_invalid_reason")
     for child in children:
         rows = child.num_rows(CANDIDATES.name)
         for start in range(0, rows, _BLOCK_ROWS):
             columns = child.columns(CANDIDATES, names, start, start + _BLOCK_ROWS)
             valid, labelled, trainable, reason = (columns[name] for name in names)
-            found.valid += int(valid.sum())
-            found.labelled += int(labelled.sum())
-            found.trainable += int(trainable.sum())
+            counts.valid += int(valid.sum())
+            counts.labelled += int(labelled.sum())
+            counts.trainable += int(trainable.sum())
             values, times = np.unique(reason[~valid], return_counts=True)
-            found.refused.update(
+            counts.refused.update(
                 {InvalidReason(int(value)).name: int(count) for value, count in zip(values, times, strict=True)}
             )
-    return found
+    return counts
 
 
 def _some(reason: str, count: int) -> dict[str, int]:

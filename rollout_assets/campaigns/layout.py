@@ -5,14 +5,14 @@
                  shards/shard-000003/           a finished shard: rollouts.zarr/, _owner.json, _SUCCESS.json (last)
                         _FAILED.shard-000003.<time>.json
                  staging/shard-000003.<time>/   a build under way, or what a dead one left
-                 set_aside/                     what was found shard_problems, moved here whole, with a note why
+                 set_aside/                     what could not be used, moved here whole, with a note why
                  versions/v000002/              a promoted store: a Zarr group with one child store per split
                  rollouts.zarr -> versions/v000002
                  reports/train.html             a page per split of the promoted store
                  collected/*.jsonl              results that were collected for this campaign, if any
                  locks/                         held by live processes
 
-A shard whose rows were all skipped has no ``rollouts.zarr``; its owner file says why for each row.
+A shard whose rows were all skipped has no ``rollouts.zarr``; its owner file says why for each source row.
 """
 
 from __future__ import annotations
@@ -124,14 +124,14 @@ class CampaignLayout:
     def clear_attempts(self, name: str) -> tuple[SetAside, ...]:
         """Set aside what dead attempts left; of one shard only the last such leftover is kept.
 
-        Call it with the lock of ``name`` held: then every attempt found is dead.
+        Call it with the lock of ``name`` held: then every attempt is a dead one.
         """
-        found = self.attempts(name)
-        if not found:
+        dead = self.attempts(name)
+        if not dead:
             return ()
-        for older in [*found[:-1], *self._set_aside_attempts(name)]:
+        for older in [*dead[:-1], *self._set_aside_attempts(name)]:
             remove_path(older)
-        return (self.move_aside(found[-1], "left by an attempt that died"),)
+        return (self.move_aside(dead[-1], "left by an attempt that died"),)
 
     def _set_aside_attempts(self, name: str) -> list[Path]:
         """Earlier leftovers of attempts; finished shards that were set aside carry a marker and are not among them."""

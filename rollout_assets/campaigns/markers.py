@@ -1,4 +1,4 @@
-"""The files that make a shard a finished one: its owner, its success, and the note a failure leaves.
+"""The files that make a shard a finished one: its owner file, its success file, and the note that a failure leaves.
 
 ``_owner.json`` says what was built, from what, and seals every byte of the store; ``_SUCCESS.json`` names the owner's
 SHA-256. A shard counts only if both are there and agree with each other, with the store and with the plan.
@@ -42,7 +42,7 @@ from rollout_assets.sources.vin_store import VinOfflineStore
 
 
 class MarkerModel(BaseModel):
-    """Base of the marker files: frozen, and nothing in them is unknown."""
+    """Base of the marker files: frozen, and a key that is not known is refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,7 +51,7 @@ Model = TypeVar("Model", bound=MarkerModel)
 
 
 class RowOutcome(MarkerModel):
-    """What became of one planned row: its number of records, or why there are none."""
+    """What became of one planned source row: its number of records, or why there are none."""
 
     sample_index: int
     sample_key: str
@@ -78,7 +78,7 @@ class SealedStore(MarkerModel):
 
 
 class ShardOwner(MarkerModel):
-    """``_owner.json``."""
+    """``_owner.json``: which attempt built a shard, from what, and what became of every planned source row."""
 
     owner_version: Literal["rollout-shard-owner-v1"] = "rollout-shard-owner-v1"
     shard_id: str
@@ -152,9 +152,11 @@ def mesh_versions(entry: RolloutShardEntry, store: VinOfflineStore) -> dict[str,
 
 def source_folders(entry: RolloutShardEntry, store: VinOfflineStore) -> dict[str, Path]:
     """Directories of the source shards that an entry's rows lie in."""
-    wanted = {row.source_shard_id for row in entry.rows}
+    source_shards = {row.source_shard_id for row in entry.rows}
     return {
-        shard.shard_id: store.root / shard.relative_dir for shard in store.manifest.shards if shard.shard_id in wanted
+        shard.shard_id: store.root / shard.relative_dir
+        for shard in store.manifest.shards
+        if shard.shard_id in source_shards
     }
 
 
@@ -242,17 +244,17 @@ def damage(
         yield f"{', '.join(extra)} does not belong there"
     if owner.store is None:
         if store_dir.exists():
-            yield f"{STORE_NAME} is there, but the owner says that no row gave records"
+            yield f"{STORE_NAME} is there, but the owner file says that no source row gave records"
         return
     if not store_dir.is_dir():
         yield f"{STORE_NAME} is missing"
         return
     try:
-        found = file_sha256(store_dir / ROLLOUT_MANIFEST_FILENAME)
+        manifest_sha256 = file_sha256(store_dir / ROLLOUT_MANIFEST_FILENAME)
     except OSError:
         yield f"{ROLLOUT_MANIFEST_FILENAME} is missing"
         return
-    if found != owner.store.manifest_sha256:
+    if manifest_sha256 != owner.store.manifest_sha256:
         yield f"{ROLLOUT_MANIFEST_FILENAME} was altered"
     if deep and seal_tree(store_dir, hashed).sha256 != owner.store.files_sha256:
         yield f"files of {STORE_NAME} were altered, added or removed since it was built"
@@ -261,9 +263,9 @@ def damage(
 def staleness(owner: ShardOwner, entry: RolloutShardEntry, store: VinOfflineStore | None) -> Iterator[str]:
     """Why a whole shard is not what the plan and the present source ask for."""
     if owner.entry_sha256 != entry.sha256:
-        had, wanted = owner.writer_config_hash, entry.writer_config_hash
-        if had != wanted:
-            yield f"built with writer config {had[:12]}, planned is {wanted[:12]}"
+        built, planned = owner.writer_config_hash, entry.writer_config_hash
+        if built != planned:
+            yield f"built with writer config {built[:12]}, planned is {planned[:12]}"
         else:
             yield "built for another plan entry"
         return

@@ -1,8 +1,8 @@
-"""The plan of a campaign: which source rows each shard owns, one JSON line per shard.
+"""The plan of a campaign: which source rows each shard is built from, one JSON line per shard.
 
-A plan only grows. Planning again after new snippets appends shards for rows that no shard owns yet; lines that are
+A plan only grows. Planning again after new snippets appends shards for source rows that are in none yet; lines that are
 there stay as they are, byte for byte, also a last shard that is shorter than the others. Each line carries the config
-and source hashes as they were when it was planned; a shard's lineage is taken from there, so that new snippets do not
+and source hashes as they were when it was planned; a shard's lineage comes from there, so that new snippets do not
 change the rows of old shards. A changed config replaces the plan by one with the same rows and new hashes.
 """
 
@@ -52,7 +52,7 @@ _SHOWN = 3
 
 
 class RolloutShardRow(BaseModel):
-    """One VIN offline source row owned by a rollout shard."""
+    """One VIN offline source row that a rollout shard is built from."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -127,7 +127,7 @@ class ShardPlan:
 
     @property
     def num_rows(self) -> int:
-        """Source rows that some shard owns."""
+        """Source rows in all shards."""
         return sum(len(entry.rows) for entry in self.entries)
 
 
@@ -136,7 +136,7 @@ def plan_rollout_shards(
 ) -> tuple[RolloutShardEntry, ...]:
     """Plan deterministic source-row rollout shard entries from a writer config.
 
-    Returns ``existing`` as they are, followed by shards for rows that none of them owns: per split in index order,
+    Returns ``existing`` as they are, followed by shards for rows that are in none of them: per split in index order,
     ``rows_per_shard`` each.
     """
     store = store or open_source(config)
@@ -178,7 +178,9 @@ def write_rollout_shard_manifest_from_config(
         existing = () if anew else _of_config(_parse(layout.plan, before), config, store)
         entries = plan_rollout_shards(config, existing, store=store)
         if not entries:
-            raise CampaignError(f"{store.root}: no rows in split {', '.join(config.source.splits)}; nothing to plan")
+            raise CampaignError(
+                f"{store.root}: no source rows in split {', '.join(config.source.splits)}; nothing to plan"
+            )
         after = b"".join(entry.to_json() for entry in entries)
         replaced = None
         if not after.startswith(before):
@@ -248,11 +250,11 @@ def _changed_rows(entries: Iterable[RolloutShardEntry], store: VinOfflineStore) 
     rows = store.rows()
     for entry in entries:
         for row in entry.rows:
-            found = rows[row.sample_index] if row.sample_index < len(rows) else None
-            if found is None:
+            present = rows[row.sample_index] if row.sample_index < len(rows) else None
+            if present is None:
                 yield f"{entry.shard_id}: sample {row.sample_index} {row.sample_key!r} is gone"
-            elif not row.is_row(found):
-                yield f"{entry.shard_id}: sample {row.sample_index} was {row.sample_key!r}, is {found.sample_key!r}"
+            elif not row.is_row(present):
+                yield f"{entry.shard_id}: sample {row.sample_index} was {row.sample_key!r}, is {present.sample_key!r}"
 
 
 def _of_config(

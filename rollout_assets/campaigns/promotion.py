@@ -46,7 +46,7 @@ PROMOTED_STORE_KIND = "promoted_rollout_zarr_split"
 """``store_kind`` of a promoted child store."""
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK)
-"""What file systems without hard links say."""
+"""Errors of file systems that have no hard links."""
 
 How = Literal["linked", "extended", "built", "empty"]
 """A child store: as in an earlier version, an earlier one made longer, made from all shards, or without any record."""
@@ -237,13 +237,13 @@ class _Promotion:
                 remove_path(child)
             return False
 
-    def _base(self, split: str, wanted: tuple[PromotedShard, ...]) -> tuple[Path | None, int]:
+    def _base(self, split: str, shards: tuple[PromotedShard, ...]) -> tuple[Path | None, int]:
         """The earlier child store with the longest beginning in common, if it has nothing else, and its length."""
         best: tuple[Path | None, int] = (None, 0)
         for version in reversed(self.earlier):
-            had = version.record.splits.get(split, ())
-            if best[1] < len(had) and had == wanted[: len(had)] and (version.path / split).is_dir():
-                best = (version.path / split, len(had))
+            earlier = version.record.splits.get(split, ())
+            if best[1] < len(earlier) and earlier == shards[: len(earlier)] and (version.path / split).is_dir():
+                best = (version.path / split, len(earlier))
         return best
 
     def _write(
@@ -268,7 +268,7 @@ class _Promotion:
             self.on_step(f"{split}/appended")
             writer.finish()
         self.on_step(f"{split}/validate")
-        # An extended child had every old row hashed on the way, so the deep pass would only read them a second time.
+        # Extending hashed every old row on the way, so a deep pass would only read them a second time.
         validate_rollout_zarr_store(child, deep=base is None).raise_if_wrong()
 
     def _writer(

@@ -76,12 +76,12 @@ def run_campaign(
         raise ConfigError(f"workers must be >= 1, got {workers}")
     began = perf_counter()
     plan = write_rollout_shard_manifest_from_config(config)
-    known = {entry.shard_id: entry for entry in plan.entries}
-    unknown = [name for name in shard_ids if name not in known]
+    planned = {entry.shard_id: entry for entry in plan.entries}
+    unknown = [name for name in shard_ids if name not in planned]
     if unknown:
         last = plan.entries[-1].shard_id
         raise ConfigError(f"no {', '.join(unknown)} in the plan; it has {plan.entries[0].shard_id} to {last}")
-    entries = [known[name] for name in shard_ids] if shard_ids else list(plan.entries)
+    entries = [planned[name] for name in shard_ids] if shard_ids else list(plan.entries)
     finished = 0
     progress(ProgressEvent("shards", 0, len(entries), unit="shards"))
 
@@ -131,7 +131,7 @@ class _ShardRunner:
             )
         except ShardBusy as error:
             return ended("busy", str(error))
-        except Exception as error:  # one shard's trouble is not the others'
-            known = isinstance(error, RolloutAssetsError)
-            return ended("failed", str(error) if known else f"{type(error).__name__}: {error}")
+        except Exception as error:  # the other shards are not affected
+            expected = isinstance(error, RolloutAssetsError)
+            return ended("failed", str(error) if expected else f"{type(error).__name__}: {error}")
         return replace(ended(done.outcome), set_aside=done.set_aside, records=done.owner.records)

@@ -1,4 +1,4 @@
-"""Building one shard, so that it is either whole and named finished, or not there.
+"""Building one shard, so that it is either complete and marked as finished, or not there at all.
 
 The order is the promise: build in a staging directory, validate, write the owner, flush to disk, rename into place,
 write the success marker. A process killed between any two of these leaves nothing that counts as finished, and the next
@@ -239,6 +239,6 @@ _REMEDIES: dict[int, str] = {
 
 
 def _what_to_do(error: OSError, root: Path) -> str:
-    remedy = _REMEDIES.get(error.errno or 0, "see to it")
+    remedy = _REMEDIES.get(error.errno or 0, "fix the cause")
     where = error.filename or root
     return f"{where}: {error.strerror or error}; {remedy}, then run it again: nothing partial was left as finished"

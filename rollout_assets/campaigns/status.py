@@ -43,7 +43,7 @@ class RolloutShardStatus:
 class RolloutShardCampaignStatus:
     """Status summary for all shards planned by one rollout manifest.
 
-    ``unplanned_rows`` are keys of source rows that no shard owns yet; ``behind`` says what the promoted store lacks.
+    ``unplanned_rows`` are keys of source rows that are in no shard yet; ``behind`` says what the promoted store lacks.
     """
 
     campaign: str
@@ -54,8 +54,8 @@ class RolloutShardCampaignStatus:
 
     def counts(self) -> dict[ShardState, int]:
         """Shards by state, all states named."""
-        found = Counter(shard.state for shard in self.shards)
-        return {state: found[state] for state in SHARD_STATES}
+        counts = Counter(shard.state for shard in self.shards)
+        return {state: counts[state] for state in SHARD_STATES}
 
     @property
     def complete(self) -> bool:
@@ -89,10 +89,10 @@ def summarize_rollout_shard_campaign(
 def unplanned_rows(
     config: CampaignConfig, entries: Sequence[RolloutShardEntry], source: VinOfflineStore
 ) -> tuple[str, ...]:
-    """Keys of the source rows that a plan should own and does not: snippets that were added since."""
-    owned = {row.sample_index for entry in entries for row in entry.rows}
+    """Keys of the source rows that are in no shard yet: snippets that were added since the last planning."""
+    planned = {row.sample_index for entry in entries for row in entry.rows}
     rows = [row for split in dict.fromkeys(config.source.splits) for row in source.rows(split)]
-    return tuple(row.sample_key for row in rows if row.sample_index not in owned)
+    return tuple(row.sample_key for row in rows if row.sample_index not in planned)
 
 
 def promoted_behind(config: CampaignConfig, entries: Sequence[RolloutShardEntry]) -> str:
@@ -134,7 +134,7 @@ def shard_status(
 _HINTS: dict[ShardState, str] = {
     "succeeded": "",
     "running": "wait",
-    "failed": "see to the reason, then campaign run --shard {shard}",
+    "failed": "fix the reason, then campaign run --shard {shard}",
     "incomplete": "campaign run --shard {shard}",
     "missing": "campaign run",
 }

@@ -22,7 +22,7 @@ from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, group_docume
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
 
 KEPT_VERSIONS = 2
-"""Versions that ``prune_promoted_versions`` leaves unless told otherwise."""
+"""Versions that ``prune_promoted_versions`` leaves by default."""
 
 PROMOTION_LOCK = "promotion"
 
@@ -72,8 +72,8 @@ class PromotedVersion:
     @property
     def children(self) -> tuple[Path, ...]:
         """Its child stores, one per split with records."""
-        found = (self.path / split for split in sorted(self.record.splits))
-        return tuple(path for path in found if path.is_dir())
+        folders = (self.path / split for split in sorted(self.record.splits))
+        return tuple(path for path in folders if path.is_dir())
 
     @property
     def shard_ids(self) -> tuple[str, ...]:
@@ -94,11 +94,11 @@ def promoted_versions(config: CampaignConfig) -> tuple[PromotedVersion, ...]:
     """All complete versions, oldest first."""
     layout = CampaignLayout(config.shards.output_dir)
     current = current_name(layout)
-    found = []
+    versions = []
     for path in sorted(layout.versions.glob("v*"), key=lambda path: path.name):
         if (match := _NAME.fullmatch(path.name)) is not None:
-            found.append(PromotedVersion(int(match[1]), path, _read_record(path), path.name == current))
-    return tuple(found)
+            versions.append(PromotedVersion(int(match[1]), path, _read_record(path), path.name == current))
+    return tuple(versions)
 
 
 def current_version(config: CampaignConfig) -> PromotedVersion:

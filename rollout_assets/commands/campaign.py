@@ -52,10 +52,10 @@ def plan(
         _say(f"[yellow]the plan was replaced[/]; the old one is at {planned.replaced}")
     splits = ", ".join(f"{count} {split}" for split, count in forecast.rows_per_split.items())
     _say(
-        f"[green]{planned.path}[/]: {forecast.shards} shards ({planned.new} new), {forecast.rows} rows ({splits}), "
-        f"about {forecast.targets_expected} targets, {forecast.views_per_step} views a step"
+        f"[green]{planned.path}[/]: {forecast.shards} shards ({planned.new} new), "
+        f"{forecast.rows} source rows ({splits}), about {forecast.targets_expected} targets, {forecast.views_per_step} views a step"
     )
-    left = f"{forecast.finished_shards} shards finished, {forecast.rows_left} rows left"
+    left = f"{forecast.finished_shards} shards finished, {forecast.rows_left} source rows left"
     if forecast.hours_left is None:
         _say(f"{left}; hours and gigabytes are known after the first shard")
     else:
@@ -72,7 +72,7 @@ def run(
     shard: Annotated[list[str] | None, typer.Option(help="Only these shards, as in the plan.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build every shard that is not finished and current; exit code 2 if one is left. Stop and start at will."""
+    """Build every shard that is not finished and current; exit code 2 if one is left. It may be stopped at any time."""
     config = load_campaign(campaign)
     try:
         with progress_bars() as progress:
@@ -107,13 +107,13 @@ def status(
     except SourceError as error:
         source = None
         err.print(f"[yellow]warning:[/] not compared with the source: {error}", highlight=False, soft_wrap=True)
-    found = summarize_rollout_shard_campaign(config, source=source, deep=deep)
+    summary = summarize_rollout_shard_campaign(config, source=source, deep=deep)
     if as_json:
-        print_json(found)
+        print_json(summary)
     else:
-        out.print(_status_table(found))
-        _say(_status_line(found))
-    if not found.complete:
+        out.print(_status_table(summary))
+        _say(_status_line(summary))
+    if not summary.complete:
         raise typer.Exit(NOT_FINISHED)
 
 
@@ -210,20 +210,20 @@ def _watch(config: CampaignConfig, every_s: float = 1.0) -> None:
     try:
         with Live(console=out, refresh_per_second=4) as live:
             while True:
-                found = summarize_rollout_shard_campaign(config)
-                live.update(Group(_status_table(found), Text.from_markup(_status_line(found))))
-                if found.complete:
+                summary = summarize_rollout_shard_campaign(config)
+                live.update(Group(_status_table(summary), Text.from_markup(_status_line(summary))))
+                if summary.complete:
                     return
                 time.sleep(every_s)
     except KeyboardInterrupt:
         return
 
 
-def _status_table(found: RolloutShardCampaignStatus) -> Table:
-    table = Table(title=f"{found.campaign}: {found.output_dir}", title_justify="left", title_style="bold")
+def _status_table(summary: RolloutShardCampaignStatus) -> Table:
+    table = Table(title=f"{summary.campaign}: {summary.output_dir}", title_justify="left", title_style="bold")
     for name in ("shard", "split", "rows", "state", "records", "MB", "seconds", "reason", "to go on"):
         table.add_column(name, justify="right" if name in ("rows", "records", "MB", "seconds") else "left")
-    for shard in found.shards:
+    for shard in summary.shards:
         table.add_row(
             shard.shard_id,
             shard.split,
@@ -238,14 +238,14 @@ def _status_table(found: RolloutShardCampaignStatus) -> Table:
     return table
 
 
-def _status_line(found: RolloutShardCampaignStatus) -> str:
-    counts = ", ".join(f"{count} {state}" for state, count in found.counts().items() if count)
-    lines = [f"{len(found.shards)} shards: {counts}"]
-    if found.unplanned_rows:
-        new = found.unplanned_rows
+def _status_line(summary: RolloutShardCampaignStatus) -> str:
+    counts = ", ".join(f"{count} {state}" for state, count in summary.counts().items() if count)
+    lines = [f"{len(summary.shards)} shards: {counts}"]
+    if summary.unplanned_rows:
+        new = summary.unplanned_rows
         lines.append(f"[yellow]{len(new)} source row(s) are in no shard yet[/], from {new[0]} on: campaign plan")
-    if found.behind and found.complete:
-        lines.append(f"[yellow]not all is promoted[/]: {found.behind}: campaign promote")
+    if summary.behind and summary.complete:
+        lines.append(f"[yellow]not all is promoted[/]: {summary.behind}: campaign promote")
     return "\n".join(lines)
 
 

@@ -42,11 +42,11 @@ def audit_store(path: str | Path, mesh_dirs: Sequence[Path] = (), progress: Prog
     if snapshot is None:
         return StoreAudit(root, 0, tuple(problems), ())
     store = VinOfflineStore(snapshot, MeshLibrary(tuple(mesh_dirs) or (root / layout.MESHES_DIR,)))
-    told = " ".join(problems)
+    metadata_problems = " ".join(problems)
     warnings = list(_scene_warnings(store))
     for done, row in enumerate(store.rows(), start=1):
-        found = [problem for problem in _row_problems(store, row) if not _follows_from(problem, told)]
-        problems.extend(found)
+        own = [problem for problem in _row_problems(store, row) if not _follows_from(problem, metadata_problems)]
+        problems.extend(own)
         progress(ProgressEvent("checking rows", done, len(store), note=row.sample_key, unit="rows"))
     return StoreAudit(root, len(store), tuple(problems), tuple(warnings))
 
@@ -94,8 +94,12 @@ def _scene_warnings(store: VinOfflineStore) -> Iterator[str]:
             yield f"scene {scene_id} has no mesh; its rows get no labels"
 
 
-def _follows_from(problem: str, told: str) -> bool:
+def _follows_from(problem: str, metadata_problems: str) -> bool:
     """Whether a row's failure only repeats what the metadata of the same shard and block already showed."""
     shard, _, rest = problem.partition(": ")
     block = rest.split(" ", 1)[0]
-    return f"{shard}: {block}:" in told or f"{shard}: directory" in told or f"{shard}: block {block}" in told
+    return (
+        f"{shard}: {block}:" in metadata_problems
+        or f"{shard}: directory" in metadata_problems
+        or f"{shard}: block {block}" in metadata_problems
+    )

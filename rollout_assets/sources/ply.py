@@ -58,14 +58,14 @@ def read_binary_ply(path: Path) -> tuple[NDArray[np.float32], NDArray[Any]]:
     except OSError as error:
         raise MeshError(f"{path}: cannot be read: {error.strerror or error}") from None
     byte_order, elements, start = _parse_header(path, data)
-    found: dict[str, NDArray[Any]] = {}
+    tables: dict[str, NDArray[Any]] = {}
     for element in elements:
         layout = _layout(element, byte_order)
-        found[element.name] = _rows(path, data, start, element, layout)
+        tables[element.name] = _rows(path, data, start, element, layout)
         start += layout.itemsize * element.count
-        if {"vertex", "face"} <= found.keys():
+        if {"vertex", "face"} <= tables.keys():
             break
-    return _vertices(path, found), _faces(path, found)
+    return _vertices(path, tables), _faces(path, tables)
 
 
 def write_binary_ply(path: Path, vertices: NDArray[np.float32], faces: NDArray[np.int32]) -> None:
@@ -113,10 +113,10 @@ def _parse_header(path: Path, data: bytes) -> tuple[str, list[_Element], int]:
     return byte_order, elements, line_end + 1
 
 
-def _refuse_missing_lines(path: Path, body: bytes, wanted: int) -> None:
+def _refuse_missing_lines(path: Path, body: bytes, rows: int) -> None:
     lines = sum(1 for line in body.splitlines() if line.strip())
-    if lines < wanted:
-        raise MeshError(f"{path}: truncated, its header promises {wanted} rows but {lines} lines follow")
+    if lines < rows:
+        raise MeshError(f"{path}: truncated, its header promises {rows} rows but {lines} lines follow")
 
 
 def _layout(element: _Element, byte_order: str) -> np.dtype[Any]:
@@ -145,13 +145,13 @@ def _rows(path: Path, data: bytes, start: int, element: _Element, layout: np.dty
     if "corner_count" in (layout.names or ()) and (rows["corner_count"] != 3).any():
         raise UnusualPly("faces that are not triangles")
     if short > 0:
-        wanted = f"{element.count} {element.name} rows of {layout.itemsize} bytes"
-        raise MeshError(f"{path}: truncated, {wanted} need {short} bytes more than the file has")
+        data_rows = f"{element.count} {element.name} rows of {layout.itemsize} bytes"
+        raise MeshError(f"{path}: truncated, {data_rows} need {short} bytes more than the file has")
     return rows
 
 
-def _vertices(path: Path, found: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
-    rows = found.get("vertex")
+def _vertices(path: Path, tables: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+    rows = tables.get("vertex")
     if rows is None or not {"x", "y", "z"} <= set(rows.dtype.names or ()):
         raise MeshError(f"{path}: PLY file without vertex x, y, z")
     vertices = np.empty((len(rows), 3), np.float32)
@@ -160,8 +160,8 @@ def _vertices(path: Path, found: dict[str, NDArray[Any]]) -> NDArray[np.float32]
     return vertices
 
 
-def _faces(path: Path, found: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    rows = found.get("face")
+def _faces(path: Path, tables: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    rows = tables.get("face")
     if rows is None or "corners" not in (rows.dtype.names or ()):
         raise MeshError(f"{path}: PLY file without faces (a point cloud?)")
     return np.ascontiguousarray(rows["corners"])

@@ -61,8 +61,8 @@ def examine(root: Path) -> tuple[StoreSnapshot | None, list[str]]:
     if raw is None:
         return None, problems
     if raw.get("version") != layout.FORMAT_VERSION:
-        found = json.dumps(raw.get("version"))
-        return None, [f"{path.name}: format version {found} is not supported, only {layout.FORMAT_VERSION} is"]
+        version = json.dumps(raw.get("version"))
+        return None, [f"{path.name}: format version {version} is not supported, only {layout.FORMAT_VERSION} is"]
     try:
         manifest = Manifest.model_validate(raw)
     except ValidationError as error:
@@ -84,9 +84,9 @@ def counts_agree(snapshot: StoreSnapshot) -> Iterator[str]:
         "num_train": splits["train"],
         "num_val": splits["val"],
     }
-    for name, found in expected.items():
-        if getattr(stats, name) != found:
-            yield f"manifest.json: stats.{name} is {getattr(stats, name)}, but the store has {found}"
+    for name, count in expected.items():
+        if getattr(stats, name) != count:
+            yield f"manifest.json: stats.{name} is {getattr(stats, name)}, but the store has {count}"
     in_shards = sum(shard.num_rows for shard in shards)
     if in_shards != len(snapshot.rows):
         yield f"manifest.json: shards hold {in_shards} rows, but the index has {len(snapshot.rows)}"
@@ -166,23 +166,23 @@ METADATA_CHECKS: tuple[Callable[[StoreSnapshot], Iterator[str]], ...] = (
 
 def _shard_problems(folder: Path, shard: ShardSpec) -> Iterator[str]:
     sizes: dict[str, tuple[int, str]] = {}
-    for known in layout.KNOWN_BLOCKS.values():
-        spec = shard.blocks.get(known.name)
+    for block_format in layout.KNOWN_BLOCKS.values():
+        spec = shard.blocks.get(block_format.name)
         if spec is None:
-            if not known.optional:
-                yield f"block {known.name} is required, but the manifest does not list it"
+            if not block_format.optional:
+                yield f"block {block_format.name} is required, but the manifest does not list it"
             continue
-        if spec.kind != known.kind:
-            yield f"{known.name}: kind is {spec.kind}, expected {known.kind}"
+        if spec.kind != block_format.kind:
+            yield f"{block_format.name}: kind is {spec.kind}, expected {block_format.kind}"
         elif spec.kind == layout.MSGPACK_RECORDS:
-            yield from (f"{known.name}: {problem}" for problem in _record_problems(folder, spec, shard.num_rows))
+            yield from (f"{block_format.name}: {problem}" for problem in _record_problems(folder, spec, shard.num_rows))
         else:
-            shape, problems = _array_shape(folder / spec.paths[0], spec, known, shard.num_rows)
-            yield from (f"{known.name}: {problem}" for problem in problems)
-            yield from _same_letters(sizes, known, shape)
+            shape, problems = _array_shape(folder / spec.paths[0], spec, block_format, shard.num_rows)
+            yield from (f"{block_format.name}: {problem}" for problem in problems)
+            yield from _same_letters(sizes, block_format, shape)
 
 
-def _array_shape(path: Path, spec: BlockSpec, known: KnownBlock, rows: int) -> tuple[tuple[int, ...], list[str]]:
+def _array_shape(path: Path, spec: BlockSpec, block_format: KnownBlock, rows: int) -> tuple[tuple[int, ...], list[str]]:
     """Shape of an array as its own metadata says, and what is wrong with it."""
     if not (path / "zarr.json").is_file():
         return (), ["the array is missing (no zarr.json)"]
@@ -194,11 +194,11 @@ def _array_shape(path: Path, spec: BlockSpec, known: KnownBlock, rows: int) -> t
         dtype = np.dtype(meta["data_type"])
     except (KeyError, TypeError, ValueError) as error:
         return (), [f"zarr.json is not an array's metadata: {error!r}"]
-    wanted = known.describe(rows)
-    if dtype != np.dtype(known.dtype):
-        problems.append(f"dtype is {dtype}, expected {wanted}")
-    if shape[:1] != (rows,) or not known.fits(shape[1:]):
-        problems.append(f"shape is {shape}, expected {wanted}")
+    description = block_format.describe(rows)
+    if dtype != np.dtype(block_format.dtype):
+        problems.append(f"dtype is {dtype}, expected {description}")
+    if shape[:1] != (rows,) or not block_format.fits(shape[1:]):
+        problems.append(f"shape is {shape}, expected {description}")
     if spec.dtype is not None and spec.dtype != str(dtype):
         problems.append(f"the manifest says dtype {spec.dtype}, the array is {dtype}")
     if spec.shape is not None and spec.shape != shape:
@@ -206,13 +206,13 @@ def _array_shape(path: Path, spec: BlockSpec, known: KnownBlock, rows: int) -> t
     return shape, problems
 
 
-def _same_letters(sizes: dict[str, tuple[int, str]], known: KnownBlock, shape: tuple[int, ...]) -> Iterator[str]:
-    for letter, size in zip(known.trailing, shape[1:], strict=False):
+def _same_letters(sizes: dict[str, tuple[int, str]], block_format: KnownBlock, shape: tuple[int, ...]) -> Iterator[str]:
+    for letter, size in zip(block_format.trailing, shape[1:], strict=False):
         if not isinstance(letter, str):
             continue
-        first, owner = sizes.setdefault(letter, (size, known.name))
+        first, block = sizes.setdefault(letter, (size, block_format.name))
         if first != size:
-            yield f"{known.name}: {letter} is {size}, but {owner} has {first}"
+            yield f"{block_format.name}: {letter} is {size}, but {block} has {first}"
 
 
 def _record_problems(folder: Path, spec: BlockSpec, rows: int) -> Iterator[str]:

@@ -80,11 +80,11 @@ class VinOfflineStore:
     def refresh(self) -> tuple[IndexRow, ...]:
         """Look again and return the rows appended since; rows that changed under us are an error."""
         fresh = read_snapshot(self.root)
-        known = len(self._snapshot.rows)
-        if fresh.rows[:known] != self._snapshot.rows:
+        count = len(self._snapshot.rows)
+        if fresh.rows[:count] != self._snapshot.rows:
             raise SourceError(f"{self.root}: rows seen before have changed; the store was rebuilt, open it again")
         self._snapshot = fresh
-        return fresh.rows[known:]
+        return fresh.rows[count:]
 
     def sample(self, row: IndexRow) -> VinSample:
         """Both halves of one row. Values that cannot be right are a ``SourceDamaged`` that names them."""

@@ -71,7 +71,7 @@ def detected_boxes(
         for index in np.flatnonzero(rays.sum(axis=0) >= SEEN_RAYS)
         if (guess := _detect(config, scene, int(index), rays[:, index], rng)) is not None
     ]
-    plain = np.argwhere((sight.owner == STRUCTURE) & (sight.depth_m > 1.2) & (sight.depth_m < 5.0))
+    plain = np.argwhere((sight.piece == STRUCTURE) & (sight.depth_m > 1.2) & (sight.depth_m < 5.0))
     if len(plain):
         guesses += [_invent(scene, sight, plain, rng) for _ in range(int(rng.poisson(config.false_positives)))]
     guesses.sort(key=lambda guess: -guess.confidence)

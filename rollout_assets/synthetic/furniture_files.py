@@ -108,10 +108,10 @@ def load_furniture(folder: Path | None, max_faces: int) -> FurnitureSet:
 
 
 def class_of(path: Path) -> str:
-    """The class a file's name tells: a known word in it, or the name without trailing numbers."""
+    """The class a file's name tells: a word in it that names a class, or the name without trailing numbers."""
     words = [word for word in re.split(r"[^a-z]+", path.stem.lower()) if word]
-    known = [word for word in reversed(words) if word in CLASS_IDS]
-    return known[0] if known else "_".join(words) or "object"
+    class_words = [word for word in reversed(words) if word in CLASS_IDS]
+    return class_words[0] if class_words else "_".join(words) or "object"
 
 
 def _class_names(pieces: list[Piece]) -> dict[int, str]:
@@ -120,8 +120,8 @@ def _class_names(pieces: list[Piece]) -> dict[int, str]:
 
 
 def _for_kind(kind: str, pieces: list[Piece]) -> tuple[Piece, ...]:
-    wanted = _KIND_CLASS.get(kind, kind)
-    return tuple(piece for piece in pieces if piece.class_name == wanted) or tuple(pieces)
+    class_name = _KIND_CLASS.get(kind, kind)
+    return tuple(piece for piece in pieces if piece.class_name == class_name) or tuple(pieces)
 
 
 def _pick(rng: np.random.Generator, pieces: tuple[Piece, ...]) -> Piece:

@@ -104,9 +104,9 @@ class HomePlan:
 def draw_plan(rng: np.random.Generator) -> HomePlan:
     """A random home of three to five rooms in which every room can be reached."""
     width, depth = float(rng.uniform(7.5, 10.5)), float(rng.uniform(6.5, 8.5))
-    wanted = int(rng.integers(3, 6))
+    room_count = int(rng.integers(3, 6))
     cells = [(0.0, 0.0, width, depth)]
-    while len(cells) < wanted:
+    while len(cells) < room_count:
         largest = max(cells, key=_area)
         halves = _cut(rng, largest)
         if halves is None:
@@ -207,8 +207,8 @@ def _windows(
         at = float(rng.uniform(start, stop - wide))
         near, far = min(inner, outer), max(inner, outer)
         sill = float(rng.uniform(0.85, 1.0))
-        taken = entrance.rooms == (number,) and (entrance.axis, entrance.near) == (axis, near)
-        if rng.random() < 0.75 and not taken:
+        is_entrance = entrance.rooms == (number,) and (entrance.axis, entrance.near) == (axis, near)
+        if rng.random() < 0.75 and not is_entrance:
             windows.append(Opening("window", axis, near, far, at, at + wide, sill, 2.1, (number,)))
     return tuple(windows)
 

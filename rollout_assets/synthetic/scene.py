@@ -25,12 +25,12 @@ STRUCTURE_CELL_M = 0.22
 _SCALES = (0.15, 8.0)
 _BOX_MARGIN_M = 0.002
 STRUCTURE = -1
-"""Owner of faces that belong to no piece of furniture."""
+"""``face_piece`` of faces that belong to no piece of furniture."""
 
 
 @dataclass(frozen=True)
 class SyntheticScene:
-    """vertices (n, 3) float32, faces (m, 3) int32, face_owner (m,) int32: index into ``placed`` or ``STRUCTURE``.
+    """vertices (n, 3) float32, faces (m, 3) int32, face_piece (m,) int32: index into ``placed`` or ``STRUCTURE``.
 
     ``boxes`` holds one box per placed piece that contains all its vertices; class_ids: (k,) int64.
     """
@@ -42,7 +42,7 @@ class SyntheticScene:
     class_ids: NDArray[np.int64]
     vertices: Float32
     faces: NDArray[np.int32]
-    face_owner: NDArray[np.int32]
+    face_piece: NDArray[np.int32]
 
 
 def build_scene(config: SyntheticConfig, scene_index: int, furniture: FurnitureSet) -> SyntheticScene:
@@ -58,21 +58,21 @@ def build_scene(config: SyntheticConfig, scene_index: int, furniture: FurnitureS
     local = [item.piece.build(FURNITURE_CELL_M * scale) for item in placed]
     patches += [_in_world(item, patch) for item, patch in zip(placed, local, strict=True)]
     whole = combine(patches)
-    owner = np.repeat(np.arange(len(patches), dtype=np.int32) - 1, [len(patch.faces) for patch in patches])
-    vertices, faces, face_owner = _cleaned(whole, owner)
+    piece = np.repeat(np.arange(len(patches), dtype=np.int32) - 1, [len(patch.faces) for patch in patches])
+    vertices, faces, face_piece = _cleaned(whole, piece)
     class_ids = np.array([furniture.class_ids[item.piece.class_name] for item in placed], np.int64)
     boxes = _boxes(placed, [patch.vertices for patch in local])
-    return SyntheticScene(config.scene_id(scene_index), plan, placed, boxes, class_ids, vertices, faces, face_owner)
+    return SyntheticScene(config.scene_id(scene_index), plan, placed, boxes, class_ids, vertices, faces, face_piece)
 
 
-def _fit_scale(structure: list[Part], placed: tuple[PlacedPiece, ...], wanted: int) -> float:
-    """The cell scale whose face count comes closest to ``wanted`` from below, by bisection over counts alone."""
+def _fit_scale(structure: list[Part], placed: tuple[PlacedPiece, ...], faces_wanted: int) -> float:
+    """The cell scale whose face count comes closest to ``faces_wanted`` from below, by bisection over counts alone."""
     low, high = _SCALES
     for _ in range(18):
         middle = (low * high) ** 0.5
         count = sum(part.face_count(STRUCTURE_CELL_M * middle) for part in structure)
         count += sum(item.piece.face_count(FURNITURE_CELL_M * middle) for item in placed)
-        low, high = (middle, high) if count > wanted else (low, middle)
+        low, high = (middle, high) if count > faces_wanted else (low, middle)
     return high
 
 
@@ -80,7 +80,7 @@ def _in_world(item: PlacedPiece, patch: Patch) -> Patch:
     return Patch(transform(item.pose_world_object, patch.vertices).astype(np.float64), patch.faces)
 
 
-def _cleaned(whole: Patch, owner: NDArray[np.int32]) -> tuple[Float32, NDArray[np.int32], NDArray[np.int32]]:
+def _cleaned(whole: Patch, piece: NDArray[np.int32]) -> tuple[Float32, NDArray[np.int32], NDArray[np.int32]]:
     """The mesh exactly as a reader of its file will see it."""
     vertices = whole.vertices.astype(np.float32)
     faces = whole.faces.astype(np.int32)
@@ -88,7 +88,7 @@ def _cleaned(whole: Patch, owner: NDArray[np.int32]) -> tuple[Float32, NDArray[n
     area = np.linalg.norm(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=1)
     keep = area > 1e-10
     cleaned, triangles, _ = clean_faces(vertices, faces[keep], "synthetic home")
-    return cleaned, triangles, owner[keep]
+    return cleaned, triangles, piece[keep]
 
 
 def _boxes(placed: tuple[PlacedPiece, ...], local: list[Float64]) -> OrientedBoxes:

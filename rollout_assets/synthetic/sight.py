@@ -40,14 +40,14 @@ _NEIGHBOURS = (
 class Sight:
     """Every ray of a walk, T views of n rays each.
 
-    origins, directions (T, n, 3) float64 with camera Z = 1, depth_m (T, n) +inf where nothing is hit, owner (T, n)
+    origins, directions (T, n, 3) float64 with camera Z = 1, depth_m (T, n) +inf where nothing is hit, piece (T, n)
     int64 piece index, ``STRUCTURE``, or -2 for a miss, normals (T, n, 3) float64.
     """
 
     origins: Float64
     directions: Float64
     depth_m: Float64
-    owner: NDArray[np.int64]
+    piece: NDArray[np.int64]
     normals: Float64
 
     @property
@@ -58,9 +58,9 @@ class Sight:
 
     def rays_on(self, pieces: int) -> NDArray[np.int64]:
         """(T, pieces) rays of each view that end on each piece."""
-        counts = np.zeros((len(self.owner), pieces), np.int64)
-        for view, owner in enumerate(self.owner):
-            counts[view] = np.bincount(owner[owner >= 0], minlength=pieces)
+        counts = np.zeros((len(self.piece), pieces), np.int64)
+        for view, piece in enumerate(self.piece):
+            counts[view] = np.bincount(piece[piece >= 0], minlength=pieces)
         return counts
 
 
@@ -83,11 +83,11 @@ def look(
     origins = np.broadcast_to(translation(walk.pose_world_camera)[:, None], directions.shape)
     depth, face = bvh.cast_rays(origins.reshape(-1, 3), directions.reshape(-1, 3), 1e3)
     hit = face.numpy().reshape(views, -1).astype(np.int64)
-    owner = np.where(hit >= 0, scene.face_owner[hit], _NOWHERE)
+    piece = np.where(hit >= 0, scene.face_piece[hit], _NOWHERE)
     corners = scene.vertices[scene.faces[hit]].astype(np.float64)
     normals = np.cross(corners[..., 1, :] - corners[..., 0, :], corners[..., 2, :] - corners[..., 0, :])
     normals /= np.linalg.norm(normals, axis=-1, keepdims=True)
-    return Sight(origins, directions, depth.numpy().reshape(views, -1).astype(np.float64), owner, normals)
+    return Sight(origins, directions, depth.numpy().reshape(views, -1).astype(np.float64), piece, normals)
 
 
 def semidense_points(config: SyntheticConfig, sight: Sight, texture_seed: int, rng: np.random.Generator) -> Float32:
@@ -99,10 +99,10 @@ def semidense_points(config: SyntheticConfig, sight: Sight, texture_seed: int, r
     views_rays = np.flatnonzero(weight > 0)
     keys = rng.random(len(views_rays)) ** (1.0 / weight[views_rays])
     order = views_rays[np.argsort(-keys, kind="stable")]
-    owner = sight.owner.ravel()[order]
+    piece = sight.piece.ravel()[order]
     low, high = np.log(_POINTS_PER_OBJECT)
-    allowed = np.exp(rng.uniform(low, high, int(max(owner.max(initial=0), 0)) + 1))
-    kept = order[(owner == STRUCTURE) | (_rank_within(owner) < allowed[np.maximum(owner, 0)])]
+    allowed = np.exp(rng.uniform(low, high, int(max(piece.max(initial=0), 0)) + 1))
+    kept = order[(piece == STRUCTURE) | (_rank_within(piece) < allowed[np.maximum(piece, 0)])]
     chosen = kept[: int(rng.integers(config.min_points, config.max_points + 1))]
     return _measured(sight, chosen, rng)
 

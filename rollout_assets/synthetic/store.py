@@ -170,13 +170,13 @@ def _append_tasks(
         scene = _scene_number(row.scene_id)
         present[scene] = max(present.get(scene, 0), snippet_number(row.snippet_id) + 1)
     chosen = sorted(present) if scene_ids is None else [_known_scene(name, config, present) for name in scene_ids]
-    wanted = [(scene, present[scene], snippets) for scene in chosen] if snippets else []
+    batches = [(scene, present[scene], snippets) for scene in chosen] if snippets else []
     beyond = max(present) + 1
-    wanted += [(scene, 0, config.snippets_per_scene) for scene in range(beyond, beyond + new_scenes)]
+    batches += [(scene, 0, config.snippets_per_scene) for scene in range(beyond, beyond + new_scenes)]
     shard = 1 + max(number for spec in manifest.shards if (number := layout.shard_number(spec.shard_id)) is not None)
     tasks = []
     row_start = len(rows)
-    for offset, (scene, first, count) in enumerate(wanted):
+    for offset, (scene, first, count) in enumerate(batches):
         tasks.append(ShardTask(config, store_dir, layout.shard_name(shard + offset), row_start, scene, first, count))
         row_start += count
     return tasks
@@ -267,17 +267,17 @@ def _config_of(
 
 def _committed_rows(store_dir: Path, manifest: layout.Manifest) -> tuple[layout.IndexRow, ...]:
     """The rows that the manifest counts; lines beyond are of an append that died."""
-    wanted = manifest.stats.num_samples
+    count = manifest.stats.num_samples
     path = store_dir / layout.INDEX_FILE
     try:
-        lines = path.read_bytes().splitlines()[:wanted]
+        lines = path.read_bytes().splitlines()[:count]
         rows = tuple(layout.IndexRow.model_validate_json(line) for line in lines)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error}") from None
     except ValidationError as error:
         raise SourceError(f"{path}: not an index: {problems_text(error)}; check the store") from None
-    if [row.sample_index for row in rows] != list(range(wanted)) or not rows:
-        raise SourceError(f"{path}: does not hold the {wanted} rows its manifest counts; check the store")
+    if [row.sample_index for row in rows] != list(range(count)) or not rows:
+        raise SourceError(f"{path}: does not hold the {count} rows its manifest counts; check the store")
     return rows
 
 

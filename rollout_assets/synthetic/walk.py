@@ -55,8 +55,8 @@ def walking_grid(scene: SyntheticScene) -> FloorGrid:
 
 def draw_walk(config: SyntheticConfig, scene: SyntheticScene, grid: FloorGrid, rng: np.random.Generator) -> Walk:
     """A random walk with a head that looks around, mostly at furniture, and at a piece of it at the end."""
-    wanted = _SPEED_M_S * (config.poses - 1) / config.rate_hz
-    track = _draw_track(scene, grid, rng, wanted, config.poses)
+    length_m = _SPEED_M_S * (config.poses - 1) / config.rate_hz
+    track = _draw_track(scene, grid, rng, length_m, config.poses)
     seconds = np.arange(config.poses) / config.rate_hz
     bob = _BOB_M * np.sin(2 * np.pi * _STEP_HZ * seconds + rng.uniform(0, 2 * np.pi))
     height = HEAD_HEIGHT_M + rng.uniform(-0.08, 0.08) + bob
@@ -68,24 +68,26 @@ def draw_walk(config: SyntheticConfig, scene: SyntheticScene, grid: FloorGrid, r
     return Walk(raw, compose(raw, RIG_FROM_LUF), np.round(seconds * 1e9).astype(np.int64))
 
 
-def _draw_track(scene: SyntheticScene, grid: FloorGrid, rng: np.random.Generator, wanted: float, count: int) -> Float64:
+def _draw_track(
+    scene: SyntheticScene, grid: FloorGrid, rng: np.random.Generator, length_m: float, count: int
+) -> Float64:
     """(count, 2) positions of a walk that, if at all possible, ends with furniture in front."""
     for _ in range(_ENDINGS):
-        line = _draw_line(grid, rng, wanted)
-        track = _resampled(line, min(wanted, _length(line)), count)
+        line = _draw_line(grid, rng, length_m)
+        track = _resampled(line, min(length_m, _length(line)), count)
         ahead = track[-1] - track[-2]
         if _attention(scene, track[-1], math.atan2(ahead[1], ahead[0])).any():
             break
     return track
 
 
-def _draw_line(grid: FloorGrid, rng: np.random.Generator, wanted: float) -> Float64:
-    """A smooth free line of at least ``wanted`` metres, or the longest found."""
+def _draw_line(grid: FloorGrid, rng: np.random.Generator, length_m: float) -> Float64:
+    """A smooth free line of at least ``length_m`` metres, or the longest found."""
     cells = np.argwhere(grid.free)
     best: Float64 | None = None
     for _ in range(_SEARCHES):
         start, goal = cells[rng.integers(len(cells))], cells[rng.integers(len(cells))]
-        if not 0.7 * wanted <= np.linalg.norm(goal - start) * grid.cell_m <= 2.5 * wanted:
+        if not 0.7 * length_m <= np.linalg.norm(goal - start) * grid.cell_m <= 2.5 * length_m:
             continue
         path = grid.path((int(start[0]), int(start[1])), (int(goal[0]), int(goal[1])))
         if path is None:
@@ -93,7 +95,7 @@ def _draw_line(grid: FloorGrid, rng: np.random.Generator, wanted: float) -> Floa
         line = _smoothed(grid, _pulled(grid, path))
         if best is None or _length(line) > _length(best):
             best = line
-        if _length(best) >= wanted:
+        if _length(best) >= length_m:
             return best
     if best is None:
         centre = grid.centres[tuple(cells[rng.integers(len(cells))])]

@@ -96,7 +96,7 @@ def test_faces_meet_their_budget(faces: int) -> None:
     corners = scene.vertices[scene.faces]
     edges = np.linalg.norm(corners - np.roll(corners, 1, axis=1), axis=2).max(axis=1)
     assert edges.max() < 1.2
-    walls = scene.face_owner == STRUCTURE
+    walls = scene.face_piece == STRUCTURE
     assert np.median(edges[~walls]) < 0.6 * np.median(edges[walls])
 
 
@@ -133,7 +133,7 @@ def test_every_door_can_be_walked_to() -> None:
 def test_boxes_contain_their_furniture_and_hug_it() -> None:
     scene = home(0)
     for number in range(len(scene.placed)):
-        points = scene.vertices[np.unique(scene.faces[scene.face_owner == number])]
+        points = scene.vertices[np.unique(scene.faces[scene.face_piece == number])]
         box = scene.boxes[number : number + 1]
         assert box.contains(points).all()
         assert not box.contains(points, margin_m=-0.006).all()

@@ -107,7 +107,7 @@ def test_objects_are_seen_sparsely_and_from_one_side() -> None:
         for piece in rows[~is_padding(rows), INST_ID].astype(int).tolist():
             box = home(scene).boxes[piece : piece + 1]
             support.append(int(box.contains(points, margin_m=0.03).sum()))
-            faces = np.flatnonzero(home(scene).face_owner == piece)
+            faces = np.flatnonzero(home(scene).face_piece == piece)
             centres = home(scene).vertices[home(scene).faces[faces]].mean(axis=1)
             own = points[box.contains(points, margin_m=0.1)[0]]
             near = np.linalg.norm(centres[:, None] - own[None], axis=-1).min(axis=1, initial=9.0) < 0.05
@@ -171,7 +171,7 @@ def test_projection_contains_every_visible_point_of_the_object() -> None:
     pose = walk_in(0, 0).pose_world_camera[-1]
     bounds = project_boxes(camera, pose, home(0).boxes)
     for number in range(len(home(0).placed)):
-        points = home(0).vertices[np.unique(home(0).faces[home(0).face_owner == number])]
+        points = home(0).vertices[np.unique(home(0).faces[home(0).face_piece == number])]
         pixels, depth = camera.project_world(pose, points)
         shown = pixels[camera.inside_image(pixels) & (depth > 0.06)]
         if len(shown):
