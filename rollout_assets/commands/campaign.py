@@ -53,7 +53,8 @@ def plan(
     splits = ", ".join(f"{count} {split}" for split, count in forecast.rows_per_split.items())
     _say(
         f"[green]{planned.path}[/]: {forecast.shards} shards ({planned.new} new), "
-        f"{forecast.rows} source rows ({splits}), about {forecast.targets_expected} targets, {forecast.views_per_step} views a step"
+        f"{forecast.rows} source rows ({splits}), about {forecast.targets_expected} targets, "
+        f"{forecast.views_per_step} views a step"
     )
     left = f"{forecast.finished_shards} shards finished, {forecast.rows_left} source rows left"
     if forecast.hours_left is None:
