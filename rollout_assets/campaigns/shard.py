@@ -19,9 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter, WrittenShard
 from rollout_assets.campaigns.layout import (
     ROLLOUT_SHARD_OWNER_FILENAME,
     STORE_NAME,
@@ -48,6 +47,9 @@ from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation, 
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
+
+if TYPE_CHECKING:
+    from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter, WrittenShard
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +191,9 @@ class _Build:
     def _writer(self) -> RolloutDatasetWriter:
         if self.writer is not None:
             return self.writer()
+        # Not at the top: it loads Warp, which Dagster's definitions and a campaign's status do without.
+        from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
+
         return RolloutDatasetWriter(self.config, self.source)
 
     def _owner(self, staged: Path, written: WrittenShard, source: SourceState) -> ShardOwner:

@@ -1,0 +1,51 @@
+"""Files appear whole or not at all, and a tree is sealed by the bytes that were read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollout_assets.files import file_sha256, link_tree, publishing, replace_bytes, seal_tree, tree_sizes
+from rollout_assets.rollouts.zarr_store.chunks.files import HashingFiles
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    folder = tmp_path / "tree"
+    (folder / "a/b").mkdir(parents=True)
+    (folder / "a/b/one").write_bytes(b"1" * 100)
+    (folder / "two").write_bytes(b"22")
+    return folder
+
+
+def test_a_failed_writer_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("old")
+    with pytest.raises(ValueError, match="half way"), publishing(path) as scratch:
+        scratch.write_text("new, but")
+        raise ValueError("half way")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    with publishing(path) as scratch:
+        scratch.write_text("new")
+    replace_bytes(path, path.read_bytes() + b"er")
+    assert path.read_text() == "newer" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_tree_is_sealed_by_the_bytes_that_were_read_before(tree: Path) -> None:
+    files = HashingFiles(tree)
+    assert files.read("a/b/one") == b"1" * 100 and files.read_part("two", 1, 1) == b"2"
+    assert files.hashed == {"a/b/one": (100, file_sha256(tree / "a/b/one")), "two": (2, file_sha256(tree / "two"))}
+    assert seal_tree(tree, files.hashed) == seal_tree(tree)
+    (tree / "two").write_bytes(b"23")
+    assert files.read("two") == b"22", "what was hashed is what is used"
+    assert seal_tree(tree, files.hashed) != seal_tree(tree)
+    (tree / "two").unlink()
+    assert seal_tree(tree, files.hashed).files == 1
+
+
+def test_a_linked_tree_has_the_same_files(tree: Path) -> None:
+    linked = tree.with_name("linked")
+    link_tree(tree, linked)
+    assert tree_sizes(linked) == tree_sizes(tree) == {"a/b/one": 100, "two": 2}
+    assert (linked / "two").samefile(tree / "two")
