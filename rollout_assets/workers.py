@@ -35,60 +35,42 @@ def _raise(death: WorkerDied) -> NoReturn:
     raise death
 
 
-def _ignore_result(name: str, result: Any) -> None:
-    """The default ``on_result``."""
-
-
 def run_tasks(
     prepare: Callable[[], RunTask[Task, Result]],
     tasks: Mapping[str, Task],
     workers: int,
     *,
-    on_result: Callable[[str, Result], None] = _ignore_result,
+    on_result: Callable[[str, Result, int], None] = lambda _name, _result, _finished: None,
     on_death: Callable[[WorkerDied], Result] = _raise,
     progress: ProgressSink = SILENT,
 ) -> dict[str, Result]:
-    """The result of every named task, in the order of ``tasks``; ``on_result`` gets each as soon as it is there.
+    """The result of every named task, in the order of ``tasks``.
 
     ``prepare`` is called once in every process and returns the function that runs a task there, so that what tasks
-    share is loaded once. An exception of a task ends all work and is raised here. A worker that dies is a
-    ``WorkerDied`` that names its task: it is raised too, unless ``on_death`` makes a result of it. One worker means
-    this process; more mean fresh ones, to which ``prepare``, tasks and results are pickled.
+    share is loaded once. ``on_result`` gets each result as soon as it is there, and how many there are by then. An
+    exception of a task ends all work and is raised here. A worker that dies is a ``WorkerDied`` that names its task: it
+    is raised too, unless ``on_death`` makes a result of it. One worker means this process; more mean fresh ones, to
+    which ``prepare``, tasks and results are pickled.
     """
     results: dict[str, Result] = {}
-    with _processes(prepare, tasks, workers, on_death, progress) as pairs:
-        for name, result in pairs:
-            results[name] = result
-            on_result(name, result)
-    return {name: results[name] for name in tasks}
 
+    def finish(name: str, result: Result) -> None:
+        results[name] = result
+        on_result(name, result, len(results))
 
-@contextmanager
-def _processes(
-    prepare: Callable[[], RunTask[Task, Result]],
-    tasks: Mapping[str, Task],
-    workers: int,
-    on_death: Callable[[WorkerDied], Result],
-    progress: ProgressSink,
-) -> Iterator[Iterator[tuple[str, Result]]]:
-    """Names and results as they come; no worker is left when the block ends."""
     count = min(workers, len(tasks))
     if count <= 1:
-        yield _run_here(prepare, tasks, progress)
-        return
+        run = prepare()
+        for name, task in tasks.items():
+            finish(name, run(task, progress))
+        return results
     pool = _Pool(prepare, count, on_death, progress)
     try:
-        yield pool.run(tasks)
+        for name, result in pool.run(tasks):
+            finish(name, result)
     finally:
         pool.stop()
-
-
-def _run_here(
-    prepare: Callable[[], RunTask[Task, Result]], tasks: Mapping[str, Task], progress: ProgressSink
-) -> Iterator[tuple[str, Result]]:
-    run = prepare()
-    for name, task in tasks.items():
-        yield name, run(task, progress)
+    return {name: results[name] for name in tasks}
 
 
 @dataclass(eq=False)

@@ -65,10 +65,17 @@ NUMBERS = {f"task {number}": number for number in (1, 2, 3, 4)}
 @pytest.mark.parametrize("workers", [1, 2, 9])
 def test_results_are_in_the_order_of_tasks_however_many_processes_there_are(workers: int) -> None:
     events: list[ProgressEvent] = []
-    told: list[str] = []
-    results = run_tasks(squares, NUMBERS, workers, on_result=lambda name, _: told.append(name), progress=events.append)
+    told: list[tuple[str, int]] = []
+    results = run_tasks(
+        squares,
+        NUMBERS,
+        workers,
+        on_result=lambda name, _, finished: told.append((name, finished)),
+        progress=events.append,
+    )
     assert {name: square for name, (square, _) in results.items()} == {name: n**2 for name, n in NUMBERS.items()}
-    assert list(results) == list(NUMBERS) and sorted(told) == sorted(NUMBERS)
+    assert list(results) == list(NUMBERS) and sorted(name for name, _ in told) == sorted(NUMBERS)
+    assert [finished for _, finished in told] == [1, 2, 3, 4]
     assert sorted(event.done for event in events) == [1, 2, 3, 4]
     assert (os.getpid() in {process for _, process in results.values()}) == (workers == 1)
 

@@ -82,12 +82,9 @@ def run_campaign(
         last = plan.entries[-1].shard_id
         raise ConfigError(f"no {', '.join(unknown)} in the plan; it has {plan.entries[0].shard_id} to {last}")
     entries = [planned[name] for name in shard_ids] if shard_ids else list(plan.entries)
-    finished = 0
     progress(ProgressEvent("shards", 0, len(entries), unit="shards"))
 
-    def report(shard_id: str, outcome: ShardOutcome) -> None:
-        nonlocal finished
-        finished += 1
+    def report(shard_id: str, outcome: ShardOutcome, finished: int) -> None:
         progress(ProgressEvent("shards", finished, len(entries), f"{shard_id} {outcome.outcome}", "shards"))
 
     outcomes = run_tasks(

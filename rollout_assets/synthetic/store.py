@@ -138,12 +138,9 @@ def _fill(
 
 def _run(tasks: list[ShardTask], workers: int, name: str, progress: ProgressSink) -> list[ShardResult]:
     """Results in the order of tasks; every task stands alone, so the number of processes changes nothing."""
-    finished = 0
     progress(ProgressEvent(name, 0, len(tasks), unit="scenes"))
 
-    def report(shard_id: str, result: ShardResult) -> None:
-        nonlocal finished
-        finished += 1
+    def report(shard_id: str, result: ShardResult, finished: int) -> None:
         progress(ProgressEvent(name, finished, len(tasks), f"{shard_id}: {result.faces:,} faces", unit="scenes"))
 
     few = len(tasks) <= _FEW_TASKS
