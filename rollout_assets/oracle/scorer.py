@@ -72,10 +72,6 @@ class OracleState:
     target: CropState
     whole: CropState | None
 
-    def target_points(self) -> Float32:
-        """(n, 3) current points inside the target's grown box."""
-        return self.cloud.points[points_in(self.cloud.points, self.target.crop.box_row)]
-
 
 @dataclass(frozen=True, eq=False)
 class ScoreRequest:

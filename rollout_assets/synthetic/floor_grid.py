@@ -68,11 +68,6 @@ class FloorGrid:
         """``free`` as it would be with one more piece."""
         return self.free & (footprint.distance(self.centres) >= self.clearance_m)
 
-    def cell_of(self, point: Float64) -> tuple[int, int]:
-        """The cell a point (2,) lies in."""
-        i, j = np.floor(np.asarray(point) / self.cell_m).astype(int)
-        return int(np.clip(i, 0, self.free.shape[0] - 1)), int(np.clip(j, 0, self.free.shape[1] - 1))
-
     def is_free(self, points: Float64) -> Mask:
         """points: (n, 2) -> (n,)."""
         cells = np.floor(points / self.cell_m).astype(int)
