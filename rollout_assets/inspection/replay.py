@@ -26,7 +26,7 @@ from rollout_assets.rollouts.evaluation import StateEvaluator, drive
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.records import SourceProvenance, rollout_record
 from rollout_assets.rollouts.roots import PreparedSample, TargetedRoot
-from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutLineage, RolloutZarrRecord
+from rollout_assets.rollouts.trace import RolloutLineage, RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.publishing import write_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -133,24 +133,15 @@ def _recomputed(generator: RolloutGenerator, prepared: PreparedSample, lineage: 
     campaign, recipe_name = generator.config, recipe_of(lineage.rollout_id)
     recipe = next((recipe for recipe in campaign.recipes if recipe.name == recipe_name), None)
     if recipe is None:
-        known = ", ".join(recipe.name for recipe in campaign.recipes)
+        names = ", ".join(recipe.name for recipe in campaign.recipes)
         raise ReplayRefused(
-            f"{lineage.rollout_id}: campaign {campaign.name} has no recipe {recipe_name!r}; it has {known}"
+            f"{lineage.rollout_id}: campaign {campaign.name} has no recipe {recipe_name!r}; it has {names}"
         )
     root = _root(prepared, lineage)
     key = RolloutKey(campaign.seed, root.actor.identity.sample_key, root.match.target.target_id)
     evaluator = StateEvaluator(campaign, generator.scorer)
     (chains,) = drive([(root, campaign.seed, expand(recipe, key))], evaluator)
-    taken = {
-        (step.state.path, step.selected_shell_index): (
-            root,
-            step.state.shell.pose_world_camera[step.selected_shell_index],
-        )
-        for chain in chains
-        for step in chain.steps
-        if step.selected_shell_index != NOT_SELECTED and campaign.selected_depth.enabled
-    }
-    depths = dict(zip(taken, evaluator.selected_depths(list(taken.values())), strict=True))
+    depths = evaluator.selected_depths([(root, chains)]).get(root, {})
     return rollout_record(
         root.actor, root.match, recipe, campaign, _provenance(lineage), root.mesh_version, chains, depths
     )

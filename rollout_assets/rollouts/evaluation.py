@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
@@ -19,15 +19,18 @@ from rollout_assets.config import CampaignConfig
 from rollout_assets.geometry.poses import Float32
 from rollout_assets.oracle.raycast import render_depth
 from rollout_assets.oracle.scorer import CandidateLabels, OracleScorer, OracleState, RegionLabels, ScoreRequest
-from rollout_assets.rollouts.engine import EvaluatedState, RolloutKey, ShellPath
+from rollout_assets.rollouts.engine import Chain, EvaluatedState, RolloutKey, ShellPath
 from rollout_assets.rollouts.roots import TargetedRoot
-from rollout_assets.rollouts.trace import SelectedDepth, StepLabels
+from rollout_assets.rollouts.trace import NOT_SELECTED, SelectedDepth, StepLabels
 
 KEPT_STATES = 512
 """Evaluated states kept for recipes and rollouts that reach them again; a forgotten one is evaluated anew."""
 
 DEPTH_VIEWS_PER_LAUNCH = 256
 """Selected views rendered together."""
+
+SelectedDepths = dict[tuple[ShellPath, int], SelectedDepth]
+"""Depth of selected views by the path of their state and their place in its shell."""
 
 R = TypeVar("R")
 
@@ -91,8 +94,28 @@ class StateEvaluator:
         """The states of all requests, in order."""
         return [node.state for node in self._nodes_of(requests)]
 
-    def selected_depths(self, views: Sequence[tuple[TargetedRoot, Float32]]) -> list[SelectedDepth]:
-        """Depth of selected views (root, pose (12,)) at the configured size, in order."""
+    def selected_depths(
+        self, chains: Iterable[tuple[TargetedRoot, Iterable[Chain]]]
+    ) -> dict[TargetedRoot, SelectedDepths]:
+        """By root, the depth of every selected view of its chains, rendered once however many chains selected it.
+
+        Nothing is rendered when the campaign keeps no selected depth.
+        """
+        poses = {
+            (root, step.state.path, step.selected_shell_index): step.state.shell.pose_world_camera
+            for root, kept in chains
+            for chain in kept
+            for step in chain.steps
+            if step.selected_shell_index != NOT_SELECTED and self.config.selected_depth.enabled
+        }
+        images = self._render([(root, shell[index]) for (root, _, index), shell in poses.items()])
+        depths: dict[TargetedRoot, SelectedDepths] = defaultdict(dict)
+        for (root, path, index), image in zip(poses, images, strict=True):
+            depths[root][path, index] = image
+        return depths
+
+    def _render(self, views: Sequence[tuple[TargetedRoot, Float32]]) -> list[SelectedDepth]:
+        """Depth of views (root, pose (12,)) at the configured size, in order."""
         began = perf_counter()
         size, oracle = self.config.selected_depth, self.config.oracle
         depths: list[SelectedDepth] = []
@@ -112,17 +135,17 @@ class StateEvaluator:
         return depths
 
     def _nodes_of(self, requests: Sequence[StateRequest]) -> list[_Node]:
-        known = self._cached(requests)
-        missing = {(r.key, r.path): r for r in requests if (r.key, r.path) not in known}
+        nodes = self._cached(requests)
+        missing = {(r.key, r.path): r for r in requests if (r.key, r.path) not in nodes}
         if missing:
             made = self._evaluate(list(missing.values()))
             fresh = dict(zip(missing, made, strict=True))
             self._keep(fresh)
-            known |= fresh
-        return [known[r.key, r.path] for r in requests]
+            nodes |= fresh
+        return [nodes[r.key, r.path] for r in requests]
 
     def _evaluate(self, requests: Sequence[StateRequest]) -> list[_Node]:
-        """Evaluate states that are not known yet; their parents come first."""
+        """Evaluate states that are not in the cache; their parents come first."""
         deeper = [r for r in requests if r.path]
         parents = dict(
             zip(

@@ -133,7 +133,7 @@ def test_nothing_to_score_is_fine() -> None:
 def _frontier() -> tuple[OracleScorer, list[ScoreRequest]]:
     """Requests from four states and two targets of one scene, in mixed order."""
     scorer, first = begin(with_scene=True)
-    other = scorer.begin(first.scene, CAMERA, first.cloud, target_box((-1.5, 0.5, -0.5), 1.1), first.whole)
+    other = scorer.begin(first.scene, CAMERA, first.cloud, target_box((-1.5, 0.5, -0.5), 1.1), first.scene_region)
     lonely = scorer.begin(first.scene, CAMERA, first.cloud, target_box((-1.5, 0.5, -0.5), 1.1))
     assert isinstance(other, OracleState)
     assert isinstance(lonely, OracleState)
