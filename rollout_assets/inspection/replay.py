@@ -86,15 +86,15 @@ def replay_sources(
     tolerance: float = 0.0,
     progress: ProgressSink = SILENT,
 ) -> Iterator[Replay]:
-    """The same for whole source rows, all by default: every target, refused ones too, every recipe, every chain.
+    """Replay whole source rows, all by default: every target, refused ones too, every recipe, every chain.
 
     A target or a chain that is missing in the store, or should not be there, is a difference like any other.
     """
-    wanted = list(range(reader.num_rows("sources")) if source_row_ids is None else source_row_ids)
+    source_rows = list(range(reader.num_rows("sources")) if source_row_ids is None else source_row_ids)
     owner = reader.array(ROLLOUTS.path("source_row_id"))
     target_owner = reader.array(TARGETS.path("source_row_id"))
     keys = reader.table("sources", columns=("sample_key_id",), decode=True)["sample_key_id"]
-    for done, source_row in enumerate(wanted, start=1):
+    for done, source_row in enumerate(source_rows, start=1):
         require_row(reader, "sources", source_row)
         rollouts, targets = np.flatnonzero(owner == source_row), np.flatnonzero(target_owner == source_row)
         if len(rollouts):
@@ -103,7 +103,7 @@ def replay_sources(
         records = list(generator.records_of(generator.prepare(generator.store.row(keys[source_row]))))
         part = StorePart.of(reader, np.array([source_row]), targets, rollouts)
         yield Replay(keys[source_row], _compare(part, records, campaign, tolerance))
-        progress(ProgressEvent("replaying", done, len(wanted), unit="source rows"))
+        progress(ProgressEvent("replaying", done, len(source_rows), unit="source rows"))
 
 
 def source_of(campaign: CampaignConfig) -> VinOfflineStore:

@@ -261,7 +261,7 @@ def faces_to_clouds(
 ):
     """Per cloud and block of faces: the weighted sum of each face's least squared distance, old points included.
 
-    minima: (states, faces) before; new_minima: (clouds, faces) after, or no columns when nobody wants them.
+    minima: (states, faces) before; new_minima: (clouds, faces) after, or no columns when they are not needed.
     """
     cloud, block = wp.tid()
     state = state_of_cloud[cloud]

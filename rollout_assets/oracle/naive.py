@@ -119,6 +119,19 @@ class NaiveLabels:
     root_gain: float
     log_error_gain: float
 
+    @classmethod
+    def of(cls, before_m2: float, after_m2: float, root_error_m2: float) -> NaiveLabels:
+        """What follows from the errors before and after a view, and at the root."""
+        before, after = max(before_m2, ERROR_FLOOR_M2), max(after_m2, ERROR_FLOOR_M2)
+        gain = before_m2 - after_m2
+        return cls(
+            before_m2=before_m2,
+            after_m2=after_m2,
+            rri=gain / before,
+            root_gain=gain / max(root_error_m2, ERROR_FLOOR_M2),
+            log_error_gain=float(np.log(before) - np.log(after)),
+        )
+
 
 def label(
     current: Float32,
@@ -136,13 +149,7 @@ def label(
         surface_error(cloud[box.contains(cloud, config.crop_margin_m)[0]], vertices, crop, config)
         for cloud in (current, joined)
     )
-    return NaiveLabels(
-        before_m2=before,
-        after_m2=after,
-        rri=(before - after) / max(before, ERROR_FLOOR_M2),
-        root_gain=(before - after) / max(root_error_m2, ERROR_FLOOR_M2),
-        log_error_gain=float(np.log(max(before, ERROR_FLOOR_M2)) - np.log(max(after, ERROR_FLOOR_M2))),
-    )
+    return NaiveLabels.of(before, after, root_error_m2)
 
 
 def torch_error(points: torch.Tensor, triangles: torch.Tensor, pairs: int = 1 << 19) -> torch.Tensor:

@@ -168,9 +168,9 @@ class StateEvaluator:
         with self._lock:
             self.views_scored += sum(int(request.valid.sum()) for request in asked)
         nodes = []
-        for request, (pose, state), shell, found in zip(requests, places, shells, scored, strict=True):
-            judged = with_no_hit(shell, found.hit_pixels)
-            labels = _step_labels(found, judged)
+        for request, (pose, state), shell, scores in zip(requests, places, shells, scored, strict=True):
+            judged = with_no_hit(shell, scores.hit_pixels)
+            labels = _step_labels(scores, judged)
             nodes.append(_Node(EvaluatedState(request.path, pose, judged, labels), state))
         return nodes
 
@@ -203,13 +203,13 @@ class StateEvaluator:
 
     def _cached(self, requests: Iterable[StateRequest]) -> dict[tuple[RolloutKey, ShellPath], _Node]:
         with self._lock:
-            found = {}
+            nodes = {}
             for request in requests:
                 name = (request.key, request.path)
                 if name in self._nodes:
                     self._nodes.move_to_end(name)
-                    found[name] = self._nodes[name]
-            return found
+                    nodes[name] = self._nodes[name]
+            return nodes
 
     def _keep(self, nodes: Mapping[tuple[RolloutKey, ShellPath], _Node]) -> None:
         with self._lock:
@@ -226,27 +226,27 @@ def drive(
 ) -> list[R]:
     """Run expansions (root, seed, generator) in lockstep, all states of a depth evaluated together, in order."""
     results: dict[int, R] = {}
-    wanted = {index: next(rollout) for index, (_, _, rollout) in enumerate(rollouts)}
-    while wanted:
+    needed = {index: next(rollout) for index, (_, _, rollout) in enumerate(rollouts)}
+    while needed:
         requests = [
             StateRequest(rollouts[index][0], rollouts[index][1], path)
-            for index, paths in wanted.items()
+            for index, paths in needed.items()
             for path in paths
         ]
         states = iter(evaluator.evaluate(requests))
-        answers = {index: {path: next(states) for path in paths} for index, paths in wanted.items()}
-        wanted = {}
+        answers = {index: {path: next(states) for path in paths} for index, paths in needed.items()}
+        needed = {}
         for index, answer in answers.items():
             try:
-                wanted[index] = rollouts[index][2].send(answer)
+                needed[index] = rollouts[index][2].send(answer)
             except StopIteration as stop:
                 results[index] = stop.value
     return [results[index] for index in range(len(rollouts))]
 
 
-def _step_labels(found: CandidateLabels, shell: CandidateShell) -> StepLabels:
+def _step_labels(scores: CandidateLabels, shell: CandidateShell) -> StepLabels:
     """The oracle's columns as stored: float32, NaN in every row that cannot be taken."""
-    target, scene = found.target, found.scene
+    target, scene = scores.target, scores.scene
     columns = {
         "target_rri": target.rri,
         "target_root_gain": target.root_gain,

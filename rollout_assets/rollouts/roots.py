@@ -53,7 +53,7 @@ class TargetsByPolicy:
 
 
 class AllEligibleTargets:
-    """Every target that nothing speaks against."""
+    """Every eligible target."""
 
     def choose(
         self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator
