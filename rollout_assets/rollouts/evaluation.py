@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import TypeVar
 
 import numpy as np
+from cachetools import LRUCache
 
 from rollout_assets.candidates.mixture import CandidateRequest, generate_candidates
 from rollout_assets.candidates.rules import with_no_hit
@@ -86,8 +87,7 @@ class StateEvaluator:
         self.scorer = scorer
         self.times = StageTimes()
         self.views_scored = 0
-        self._kept_states = kept_states
-        self._nodes: OrderedDict[tuple[RolloutKey, ShellPath], _Node] = OrderedDict()
+        self._nodes: LRUCache[tuple[RolloutKey, ShellPath], _Node] = LRUCache(kept_states)
         self._lock = threading.Lock()
 
     def evaluate(self, requests: Sequence[StateRequest]) -> list[EvaluatedState]:
@@ -202,20 +202,13 @@ class StateEvaluator:
         return [shells[index] for index in range(len(requests))]
 
     def _cached(self, requests: Iterable[StateRequest]) -> dict[tuple[RolloutKey, ShellPath], _Node]:
+        names = [(request.key, request.path) for request in requests]
         with self._lock:
-            nodes = {}
-            for request in requests:
-                name = (request.key, request.path)
-                if name in self._nodes:
-                    self._nodes.move_to_end(name)
-                    nodes[name] = self._nodes[name]
-            return nodes
+            return {name: self._nodes[name] for name in names if name in self._nodes}
 
     def _keep(self, nodes: Mapping[tuple[RolloutKey, ShellPath], _Node]) -> None:
         with self._lock:
             self._nodes.update(nodes)
-            while len(self._nodes) > self._kept_states:
-                self._nodes.popitem(last=False)
 
 
 def drive(
