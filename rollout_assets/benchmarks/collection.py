@@ -1,4 +1,4 @@
-"""What a server costs: the same rows run in this process and by a server process, one after the other.
+"""``bench collection``: what a server costs, by the same rows in this process and by a server process, in turn.
 
 Rows have seeds that were never run before, so nothing is answered from a cache. Both sides are the collector's own
 agents with the same number of rows in flight; only one of them works at a time.
@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Annotated
 
+from rollout_assets.benchmarks.results import Figure
 from rollout_assets.campaigns.plan import open_source
 from rollout_assets.collection.agents import LocalAgent, RemoteAgent
 from rollout_assets.collection.attempts import RolloutAgent
@@ -21,14 +23,14 @@ from rollout_assets.config import CampaignConfig, load_campaign
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.remote.messages import RolloutRequest
 from rollout_assets.serving.server.fleet import FleetOptions, server_fleet
-from rollout_assets.testing.tiny_campaign import build_measured_source, write_measured_campaign
+from rollout_assets.testing.tiny_campaign import build_tiny_source, write_tiny_campaign
 
 IN_FLIGHT = 8
 TURNS = 5
 """Times that both sides are measured, alternating; the median counts."""
 
-MEASURED_ROWS = 4
-"""Source rows of the campaign made for it: tiny rollouts, for which the way to a server and back weighs most."""
+TINY_ROWS = 4
+"""Source rows of the tiny campaign: its rollouts are short, so the way to a server and back weighs most."""
 
 START_S, STOP_S = 120.0, 20.0
 
@@ -39,11 +41,14 @@ class CollectionBenchmark:
 
     campaign: str
     rows: int
-    in_flight: int
-    in_process_per_s: float
-    remote_per_s: float
-    ratio: float
+    in_flight: Annotated[int, Figure("rollouts in flight")]
+    in_process_per_s: Annotated[float, Figure("rollouts in this process", "{:.1f} /s")]
+    remote_per_s: Annotated[float, Figure("rollouts on a server", "{:.1f} /s")]
+    ratio: Annotated[float, Figure("server, of this process", "{:.0%}")]
     """Remote rate over in-process rate: the median over turns of each turn's own ratio."""
+
+    def __str__(self) -> str:
+        return f"collection from campaign {self.campaign}"
 
 
 def benchmark_collection(
@@ -53,13 +58,13 @@ def benchmark_collection(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if campaign is None:
-            build_measured_source(folder, MEASURED_ROWS)
-        file = str(write_measured_campaign(folder, "measured")) if campaign is None else campaign
+            build_tiny_source(folder, TINY_ROWS)
+        file = str(write_tiny_campaign(folder, "tiny")) if campaign is None else campaign
         config = load_campaign(file)
         pairs = asyncio.run(_measure(config, file, rows, in_flight, progress))
-    here, there = zip(*pairs, strict=True)
-    ratio = median(remote / local for local, remote in pairs)
-    return CollectionBenchmark(config.name, rows, in_flight, median(here), median(there), ratio)
+    local, remote = zip(*pairs, strict=True)
+    ratio = median(there / here for here, there in pairs)
+    return CollectionBenchmark(config.name, rows, in_flight, median(local), median(remote), ratio)
 
 
 async def _measure(
@@ -68,18 +73,20 @@ async def _measure(
     """Rollouts per second of both sides, turn by turn; the first turn warms up and does not count."""
     here = LocalAgent(config)
     await here.identity()
-    known = [row.sample_index for split in config.source.splits for row in open_source(config).rows(split)]
+    source_rows = [row.sample_index for split in config.source.splits for row in open_source(config).rows(split)]
     pairs = []
     async with server_fleet(FleetOptions(campaign, 1, START_S, STOP_S)) as urls:
         there = RemoteAgent(urls)
         for turn in range(TURNS + 1):
-            asked = [
+            requests = [
                 RolloutRequest(
-                    source_row=known[seed % len(known)], recipe=config.recipes[seed % len(config.recipes)], seed=seed
+                    source_row=source_rows[seed % len(source_rows)],
+                    recipe=config.recipes[seed % len(config.recipes)],
+                    seed=seed,
                 )
                 for seed in range(1_000_000 * turn, 1_000_000 * turn + rows)
             ]
-            pairs.append((await _rate(here, asked, in_flight), await _rate(there, asked, in_flight)))
+            pairs.append((await _rate(here, requests, in_flight), await _rate(there, requests, in_flight)))
             progress(ProgressEvent("measuring", turn + 1, TURNS + 1, unit="turns"))
         await there.aclose()
     await here.aclose()

@@ -1,4 +1,4 @@
-"""What Dagster costs: the same tiny campaign run plainly and through an instance, shard by shard, in one process."""
+"""``bench dagster``: what Dagster costs; the same shards run plainly and through an instance, in one process."""
 
 from __future__ import annotations
 
@@ -7,66 +7,81 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from time import perf_counter, process_time
+from typing import Annotated
 
+from rollout_assets.benchmarks.measure import Steps
+from rollout_assets.benchmarks.results import Figure
+from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.run import run_campaign
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.defs.headless import HeadlessRunner, materialize_campaign
 from rollout_assets.defs.store_checks import SECOND_OPINIONS
 from rollout_assets.files import remove_path
+from rollout_assets.inspection.second_opinion import second_opinion
+from rollout_assets.progress import SILENT, ProgressSink
+from rollout_assets.reports.store_report import write_store_report
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
-from rollout_assets.testing.tiny_campaign import build_measured_source, write_measured_campaign
+from rollout_assets.testing.tiny_campaign import build_tiny_source, write_tiny_campaign
 
 
 @dataclass(frozen=True)
 class DagsterOverhead:
     """Seconds per shard, wall and CPU, without Dagster and with it."""
 
-    shards: int
-    plain_s: float
-    dagster_s: float
+    shards: Annotated[int, Figure("shards")]
+    plain_s: Annotated[float, Figure("a shard without Dagster", "{:.2f} s")]
+    dagster_s: Annotated[float, Figure("a shard with Dagster", "{:.2f} s")]
     plain_cpu_s: float
     dagster_cpu_s: float
 
+    def __str__(self) -> str:
+        return "what Dagster adds to a shard"
+
     @property
-    def added_s(self) -> float:
+    def added_s(self) -> Annotated[float, Figure("Dagster adds to a shard", "{:.2f} s")]:
         """Wall seconds that Dagster adds to one shard, checks, validation and metadata included."""
         return self.dagster_s - self.plain_s
 
     @property
-    def share(self) -> float:
+    def share(self) -> Annotated[float, Figure("Dagster adds, of the plain time", "{:.0%}")]:
         """What Dagster adds, as a share of the plain time."""
         return self.added_s / self.plain_s
 
     @property
-    def added_cpu_s(self) -> float:
-        """The same in CPU seconds, which neighbours on the machine do not change."""
+    def added_cpu_s(self) -> Annotated[float, Figure("Dagster adds in CPU time", "{:.2f} s")]:
+        """CPU seconds that Dagster adds to one shard, which neighbours on the machine do not change."""
         return self.dagster_cpu_s - self.plain_cpu_s
 
 
-def measure_dagster_overhead(shards: int = 40) -> DagsterOverhead:
+def measure_dagster_overhead(shards: int = 40, progress: ProgressSink = SILENT) -> DagsterOverhead:
     """Run ``shards`` one-row shards both ways in this process, after one that warms up kernels and imports."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        build_measured_source(folder, shards + 2)
-        plain, dagster = (write_measured_campaign(folder, name) for name in ("plain", "dagster"))
+        build_tiny_source(folder, shards + 2)
+        plain, dagster = (write_tiny_campaign(folder, name) for name in ("plain", "dagster"))
         config = load_campaign(plain)
         run_campaign(config, shard_ids=["shard-000000"])
-        wanted = [f"shard-{number:06d}" for number in range(1, shards + 1)]
+        step = Steps(progress, "bench dagster", 2, "ways")
+        step("without Dagster")
+        shard_ids = [f"shard-{number:06d}" for number in range(1, shards + 1)]
         began, cpu = perf_counter(), process_time()
-        assert run_campaign(config, shard_ids=wanted).ok
+        assert run_campaign(config, shard_ids=shard_ids).ok
         plain_s, plain_cpu_s = (perf_counter() - began) / shards, (process_time() - cpu) / shards
+        step("with Dagster")
         runner = HeadlessRunner(str(dagster), str(folder / "home"))
         with runner.instance:
             for job, shard in (("observe", None), ("plan", None), ("shard", "shard-000000")):
                 assert runner.run(job, shard).ok
             began, cpu = perf_counter(), process_time()
-            assert all(runner.run("shard", shard).ok for shard in wanted)
+            assert all(runner.run("shard", shard).ok for shard in shard_ids)
             dagster_s, dagster_cpu_s = (perf_counter() - began) / shards, (process_time() - cpu) / shards
         remove_path(folder / "home")
+        step()
     return DagsterOverhead(shards, plain_s, dagster_s, plain_cpu_s, dagster_cpu_s)
 
 
-def measure_demo_overhead(source: Path) -> DagsterOverhead:
+def measure_demo_overhead(source: Path, progress: ProgressSink = SILENT) -> DagsterOverhead:
     """The demo campaign on its source, both ways and with the same work: shards, promotion, validation, report, label.
 
     One process each, after a shard that warms up kernels.
@@ -74,23 +89,22 @@ def measure_demo_overhead(source: Path) -> DagsterOverhead:
     with tempfile.TemporaryDirectory() as name:
         warm, plain, dagster = (_copy_demo(Path(name) / way, source) for way in ("warm", "plain", "dagster"))
         run_campaign(load_campaign(warm), shard_ids=["shard-000000"])
+        step = Steps(progress, "bench dagster", 2, "ways")
+        step("without Dagster")
         began, cpu = perf_counter(), process_time()
         shards = _plainly(load_campaign(plain))
         plain_s, plain_cpu_s = perf_counter() - began, process_time() - cpu
+        step("with Dagster")
         began, cpu = perf_counter(), process_time()
         assert materialize_campaign(dagster, home=Path(name) / "home").ok
         dagster_s, dagster_cpu_s = perf_counter() - began, process_time() - cpu
+        step()
     counted = (plain_s, dagster_s, plain_cpu_s, dagster_cpu_s)
     return DagsterOverhead(shards, *(seconds / shards for seconds in counted))
 
 
 def _plainly(config: CampaignConfig) -> int:
     """What the graph does, by calling the rooms below; returns the number of shards."""
-    from rollout_assets.campaigns.promotion import promote_rollout_campaign
-    from rollout_assets.inspection.second_opinion import second_opinion
-    from rollout_assets.reports.store_report import write_store_report
-    from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-
     assert run_campaign(config).ok
     version = promote_rollout_campaign(config).version
     for child in version.children:

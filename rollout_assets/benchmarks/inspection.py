@@ -5,22 +5,15 @@ Each store is measured in a process of its own, so that peak memory is that of l
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
-from rollout_assets.benchmarks.store import bench_records
+from rollout_assets.benchmarks.measure import Seconds, Steps, exponent, in_new_process, least, peak_memory_mib
+from rollout_assets.benchmarks.results import Figure
+from rollout_assets.benchmarks.store_workloads import bench_records
 from rollout_assets.config import SelectedDepthRetentionConfig
 from rollout_assets.inspection.audit import candidate_audit_rows, target_audit_rows
 from rollout_assets.inspection.depth import selected_depth_extremes, selected_depth_summary_rows
@@ -34,23 +27,21 @@ from rollout_assets.inspection.summary import (
     validity_waterfall_rows,
 )
 from rollout_assets.inspection.suspicious import suspicious_rollout_rows
-from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.progress import SILENT, ProgressSink
+from rollout_assets.reports.store_report import write_store_report
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.publishing import write_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.testing.fake_records import SyntheticRecords
 
-DEFAULT_ROWS = 1_000_000
 SHRINK = 10
-"""The smaller store, for the growth of time, has this many times fewer rows."""
+"""The smaller store, with which the growth of time is measured, has this many times fewer rows."""
 
 DEPTH_STEPS = 320
 DEPTH_HW = (240, 240)
 REPORT = "report"
 
-Look = Callable[[RolloutZarrStoreReader], Any]
-
-LOOKS: dict[str, Look] = {
+LOOKS: dict[str, Callable[[RolloutZarrStoreReader], Any]] = {
     "candidate_audit_rows": candidate_audit_rows,
     "target_audit_rows": target_audit_rows,
     "validity_waterfall_rows": validity_waterfall_rows,
@@ -66,8 +57,18 @@ LOOKS: dict[str, Look] = {
 }
 """What is measured, by name."""
 
-WANTED_S = {name: 3.0 for name in LOOKS if not name.startswith("diff")} | {REPORT: 20.0}
-WANTED_MB = 2_000.0
+GOALS = {name: "< 3 s" for name in LOOKS if not name.startswith("diff")} | {REPORT: "< 20 s"}
+
+
+@dataclass(frozen=True)
+class Look:
+    """Times of one look."""
+
+    look: Annotated[str, Figure("look")]
+    wall_s: Annotated[float, Figure("wall", "{:.2f} s")]
+    cpu_s: Annotated[float, Figure("processor", "{:.2f} s")]
+    exponent: Annotated[float, Figure("growth with rows", "rows^{:.2f}")]
+    goal: Annotated[str, Figure("goal for wall")]
 
 
 @dataclass(frozen=True)
@@ -79,109 +80,73 @@ class InspectionBenchmark:
     wall_s: dict[str, float]
     cpu_s: dict[str, float]
     exponents: dict[str, float]
-    peak_mb: float
-    depth_images_s: float
+    peak_mb: Annotated[float, Figure("peak memory", "{:,.0f} MB", "< 2,000 MB")]
+    depth_images_s: Annotated[float, Figure("depth images looked at, 240 x 240", "{:,.0f} /s")]
+
+    def __str__(self) -> str:
+        return f"inspection of {self.rows:,} candidates"
+
+    @property
+    def looks(self) -> Annotated[tuple[Look, ...], Figure("time of each look")]:
+        """The looks one by one."""
+        return tuple(
+            Look(name, wall_s, self.cpu_s[name], self.exponents[name], GOALS.get(name, ""))
+            for name, wall_s in self.wall_s.items()
+        )
 
 
 def benchmark_inspection(
-    rows: int = DEFAULT_ROWS, *, depth: bool = False, folder: Path | None = None, progress: ProgressSink = SILENT
+    rows: int = 1_000_000, *, depth: bool = False, folder: Path | None = None, progress: ProgressSink = SILENT
 ) -> InspectionBenchmark:
     """Measure a store of about ``rows`` candidates and one ten times smaller; ``folder`` is left as it was.
 
     With ``depth`` the stores also hold the 240 x 240 image of every step.
     """
+    step = Steps(progress, "bench inspect", 3, "stores")
+    config = RolloutZarrStoreConfig(selected_depth=SelectedDepthRetentionConfig(enabled=depth))
     with tempfile.TemporaryDirectory(dir=folder, prefix="bench-inspect-") as name:
-        base = Path(name)
-        found = []
-        for part, count in enumerate((max(rows // SHRINK, 1), rows)):
-            progress(ProgressEvent("bench inspect", part, 3, f"{count:,} candidates", "stores"))
-            store = base / f"{part}.zarr"
-            config = RolloutZarrStoreConfig(selected_depth=SelectedDepthRetentionConfig(enabled=depth))
+        measured = []
+        for count in (max(rows // SHRINK, 1), rows):
+            step(f"{count:,} candidates")
+            store = Path(name) / f"{count}.zarr"
             write_rollout_zarr_store(store, bench_records(count, DEPTH_HW if depth else None), config)
-            found.append(_measured_apart(store))
-        progress(ProgressEvent("bench inspect", 2, 3, "depth", "stores"))
-        images = _depth_rate(base / "depth.zarr")
-        progress(ProgressEvent("bench inspect", 3, 3, "", "stores"))
-    small, large = found
-    growth = math.log(large["rows"] / small["rows"])
+            measured.append(in_new_process(_look_at, store))
+        step("depth")
+        images = _depth_rate(Path(name) / "depth.zarr")
+        step()
+    small, large = measured
+    sizes = (small.rows, large.rows)
     return InspectionBenchmark(
-        rows=large["rows"],
-        small_rows=small["rows"],
-        wall_s=large["wall_s"],
-        cpu_s=large["cpu_s"],
+        rows=large.rows,
+        small_rows=small.rows,
+        wall_s={name: spent.wall for name, spent in large.seconds.items()},
+        cpu_s={name: spent.cpu for name, spent in large.seconds.items()},
         exponents={
-            name: math.log(large["cpu_s"][name] / max(small["cpu_s"][name], 1e-4)) / growth if growth else 1.0
-            for name in large["cpu_s"]
+            name: exponent(sizes, (max(small.seconds[name].cpu, 1e-4), spent.cpu))
+            for name, spent in large.seconds.items()
         },
-        peak_mb=large["peak_mb"],
+        peak_mb=large.peak_mb,
         depth_images_s=images,
     )
 
 
-def render(result: InspectionBenchmark, console: Console) -> None:
-    """The figures as a table, with what they are held against."""
-    table = Table(title=f"inspection of {result.rows:,} candidates", title_justify="left")
-    for column in ("what", "wall", "processor", "growth with rows", "wanted"):
-        table.add_column(column, justify="left" if column == "what" else "right")
-    for line in _lines(result):
-        table.add_row(*line)
-    console.print(table)
+class _Measured(NamedTuple):
+    rows: int
+    seconds: dict[str, Seconds]
+    peak_mb: float
 
 
-def _lines(result: InspectionBenchmark) -> Iterator[tuple[str, ...]]:
-    for name, seconds in result.wall_s.items():
-        wanted = f"< {WANTED_S[name]:.0f} s" if name in WANTED_S else ""
-        yield (
-            name,
-            f"{seconds:.2f} s",
-            f"{result.cpu_s[name]:.2f} s",
-            f"rows^{result.exponents[name]:.2f}",
-            wanted,
-        )
-    yield "peak memory", f"{result.peak_mb:,.0f} MB", "", "", f"< {WANTED_MB:,.0f} MB"
-    yield "depth images looked at, 240 x 240", f"{result.depth_images_s:,.0f} /s", "", "", ""
-
-
-def measure(store: Path, report: Callable[[RolloutZarrStoreReader, Path], Any]) -> dict[str, Any]:
-    """Every look at one store, and the report as ``report`` writes it; called in a process of its own."""
+def _look_at(store: Path) -> _Measured:
+    """Every look at one store, and its report; called in a process of its own."""
     reader = RolloutZarrStoreReader(store)
-    wall, cpu = {}, {}
-    for name, look in LOOKS.items():
-        wall[name], cpu[name] = _best(lambda look=look: look(reader))  # type: ignore[misc]
-    page = store.with_suffix(".html")
-    wall[REPORT], cpu[REPORT] = _best(lambda: report(reader, page), turns=1)
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    peak_kb = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
-    return {"rows": reader.num_rows("candidates"), "wall_s": wall, "cpu_s": cpu, "peak_mb": int(peak_kb) / 1024}
-
-
-_PROGRAM = """
-import json, sys
-from pathlib import Path
-from rollout_assets.reports.store_report import write_store_report
-from rollout_assets.benchmarks.inspection import measure
-print(json.dumps(measure(Path(sys.argv[1]), write_store_report)))
-"""
-
-
-def _measured_apart(store: Path) -> dict[str, Any]:
-    package_root = str(Path(__file__).resolve().parents[3])
-    paths = os.pathsep.join([package_root, *sys.path])
-    done = subprocess.run(
-        (sys.executable, "-c", _PROGRAM, str(store)),
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-    measured: dict[str, Any] = json.loads(done.stdout)
-    return measured
+    seconds = {name: least(lambda look=look: look(reader)) for name, look in LOOKS.items()}  # type: ignore[misc]
+    seconds[REPORT] = least(lambda: write_store_report(reader, store.with_suffix(".html")), turns=1)
+    return _Measured(reader.num_rows("candidates"), seconds, peak_memory_mib())
 
 
 def _depth_rate(store: Path) -> float:
-    sources = DEPTH_STEPS // 16
     records = SyntheticRecords(
-        sources=sources,
+        sources=DEPTH_STEPS // 16,
         targets=1,
         recipes=("a",),
         chains=8,
@@ -192,15 +157,4 @@ def _depth_rate(store: Path) -> float:
     )
     write_rollout_zarr_store(store, records)
     reader = RolloutZarrStoreReader(store)
-    wall, _ = _best(lambda: selected_depth_extremes(reader))
-    return reader.num_rows("steps") / wall
-
-
-def _best(work: Callable[[], Any], turns: int = 3) -> tuple[float, float]:
-    """Wall and processor seconds of the turn that was least disturbed."""
-    times = []
-    for _ in range(turns):
-        began, used = time.perf_counter(), time.process_time()
-        work()
-        times.append((time.perf_counter() - began, time.process_time() - used))
-    return min(wall for wall, _ in times), min(cpu for _, cpu in times)
+    return reader.num_rows("steps") / least(lambda: selected_depth_extremes(reader)).wall

@@ -1,4 +1,4 @@
-"""How fast and how exact the oracle is on this machine: our kernels and brute force on the same inputs, in one run.
+"""``bench oracle``: how fast and how exact the oracle is, with brute force on the same inputs in the same run.
 
 On the CPU every figure is per core: one torch thread, and CPU seconds rather than wall time where both exist. Brute
 force looks at every pair, so its time is proportional to the number of pairs; it is timed on a part of them and scaled
@@ -8,9 +8,6 @@ to all. Nothing here is asserted; tests hold exactness, not speed.
 from __future__ import annotations
 
 import multiprocessing
-import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -21,8 +18,10 @@ import numpy as np
 import torch
 
 from rollout_assets.benchmarks import oracle_workloads as workloads
+from rollout_assets.benchmarks.measure import Steps, in_new_process, least, peak_memory_mib, timed
 from rollout_assets.benchmarks.oracle_results import (
     FULL,
+    QUICK,
     BenchmarkSizes,
     BruteComparison,
     Growth,
@@ -35,41 +34,47 @@ from rollout_assets.geometry.poses import Float32
 from rollout_assets.oracle import naive
 from rollout_assets.oracle.raycast import render_depth
 from rollout_assets.oracle.surface_error import PointClouds, Surface, SurfaceState
-from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.progress import SILENT, ProgressSink
 
 BUDGET = 1 << 29
 """Bytes for one device batch in the kernel measurements."""
 
 
+def benchmark_oracle(
+    quick: bool = False, device: str = "auto", seed: int = 0, progress: ProgressSink = SILENT
+) -> OracleBenchmark:
+    """Measure at the full sizes, or at smaller ones that take well under a minute."""
+    return run_oracle_benchmark(QUICK if quick else FULL, device=device, seed=seed, progress=progress)
+
+
 def run_oracle_benchmark(
-    sizes: BenchmarkSizes = FULL, *, device: str = "auto", seed: int = 0, progress: ProgressSink = SILENT
+    sizes: BenchmarkSizes, *, device: str = "auto", seed: int = 0, progress: ProgressSink = SILENT
 ) -> OracleBenchmark:
     """Measure everything at ``sizes`` (QUICK or FULL)."""
-    where = resolve_device(device)
     threads = torch.get_num_threads()
-
-    def step(done: int, note: str) -> None:
-        progress(ProgressEvent("oracle benchmark", done, 6, note, "measurements"))
-
     try:
         torch.set_num_threads(1)
-        step(0, "against brute force")
-        comparisons = tuple(_comparison(where, seed, faces, sizes) for faces in sizes.target_faces)
-        step(1, "closest points")
-        points_per_s = _points_per_s(where, seed)
-        step(2, "scenes")
-        scenes = tuple(_scene_speed(where, seed, faces, sizes) for faces in sizes.scene_faces)
-        step(3, "growth")
-        growth = _growths(where, seed, sizes)
-        step(4, "a second process")
-        second_process_s, second_process_cpu_s = _second_process_s(where)
-        step(5, "two processes")
-        speedup, cpu_speedup = _two_process_speedup(where, seed, sizes)
-        step(6, "")
+        return _measure(sizes, resolve_device(device), seed, Steps(progress, "oracle benchmark", 6, "measurements"))
     finally:
         torch.set_num_threads(threads)
+
+
+def _measure(sizes: BenchmarkSizes, device: str, seed: int, step: Steps) -> OracleBenchmark:
+    step("against brute force")
+    comparisons = tuple(_comparison(device, seed, faces, sizes) for faces in sizes.target_faces)
+    step("closest points")
+    points_per_s = _points_per_s(device, seed)
+    step("scenes")
+    scenes = tuple(_scene_speed(device, seed, faces, sizes) for faces in sizes.scene_faces)
+    step("growth")
+    growth = _growths(device, seed, sizes)
+    step("a second process")
+    second_process_s, second_process_cpu_s = _second_process_s(device)
+    step("two processes")
+    speedup, cpu_speedup = _two_process_speedup(device, seed, sizes)
+    step()
     return OracleBenchmark(
-        device=where,
+        device=device,
         sizes=sizes.name,
         seed=seed,
         comparisons=comparisons,
@@ -80,7 +85,7 @@ def run_oracle_benchmark(
         second_process_cpu_s=second_process_cpu_s,
         two_process_speedup=speedup,
         two_process_cpu_speedup=cpu_speedup,
-        peak_memory_mib=_peak_memory_mib(where),
+        peak_memory_mib=peak_memory_mib() if device == "cpu" else torch.cuda.max_memory_allocated(device) / 2**20,
     )
 
 
@@ -94,9 +99,7 @@ def _comparison(device: str, seed: int, faces: int, sizes: BenchmarkSizes) -> Br
     triangles = torch.from_numpy(case.mesh[0])[torch.from_numpy(case.mesh[1]).long()]
     sample = torch.from_numpy(_some(union, sizes.brute_pairs // per_point))
     naive.torch_error(sample[:64], triangles)
-    started = time.process_time()
-    naive.torch_error(sample, triangles)
-    rate = len(sample) * per_point / (time.process_time() - started)
+    rate = len(sample) * per_point / timed(lambda: naive.torch_error(sample, triangles)).cpu
     worst, twin_pairs_per_s = _exactness(case, sizes.exact_pairs // per_point)
     return BruteComparison(
         faces=per_point,
@@ -120,12 +123,12 @@ def _exactness(case: _CloudCase, points: int) -> tuple[float, float]:
     state = case.surface.extended(case.surface.unseen(), current)
     joined = case.surface.extended(state, view)
     worst, spent, pairs = 0.0, 0.0, 0
-    for known, cloud in ((state, current), (joined, np.concatenate([current, view]))):
+    for reached, cloud in ((state, current), (joined, np.concatenate([current, view]))):
         started = time.process_time()
         exact = naive.surface_error(cloud, *case.mesh, OracleConfig())
         spent += time.process_time() - started
         pairs += len(cloud) * len(case.mesh[1])
-        worst = max(worst, abs(float(case.surface.error(known)) - exact) / exact)
+        worst = max(worst, abs(float(case.surface.error(reached)) - exact) / exact)
     return worst, pairs / spent
 
 
@@ -148,14 +151,14 @@ class _CloudCase:
 
 
 def _cloud_case(device: str, seed: int, faces: int, current: int, view: int, candidates: int) -> _CloudCase:
-    """A target half of which is known, and clouds of ``view`` points on the side each candidate would see."""
+    """A target half of which was seen, and clouds of ``view`` points on the side each candidate would see."""
     rng = np.random.default_rng(seed)
     mesh = workloads.bumpy_sphere(faces, workloads.TARGET_RADIUS_M)
     surface = Surface(*mesh, device)
-    known = workloads.surface_points(mesh, current, rng, np.array([1.0, 0.0, 0.0], np.float32))
+    seen = workloads.surface_points(mesh, current, rng, np.array([1.0, 0.0, 0.0], np.float32))
     views = [workloads.surface_points(mesh, view, rng, side) for side in workloads.directions(candidates, rng)]
-    state = surface.extended(surface.unseen(), known)
-    return _CloudCase(mesh, surface, known, views, state, PointClouds.of(views, device))
+    state = surface.extended(surface.unseen(), seen)
+    return _CloudCase(mesh, surface, seen, views, state, PointClouds.of(views, device))
 
 
 def _points_per_s(device: str, seed: int) -> float:
@@ -212,29 +215,15 @@ def _growth(what: str, sizes: Sequence[int], measure: Callable[[int], float]) ->
     return Growth(what, tuple(sizes), tuple(measure(size) for size in sizes))
 
 
-_FIRST_SCORE = """
-import sys, time, numpy as np
-from rollout_assets.config import OracleConfig
-from rollout_assets.benchmarks import oracle_workloads as workloads
-rng = np.random.default_rng(0)
-case = workloads.scoring_case(workloads.furnished_room(3000, 900, rng), OracleConfig(device=sys.argv[1]), 2, rng)
-case.scorer.score([case.request])
-print(time.process_time(), flush=True)
-"""
-
-
 def _second_process_s(device: str) -> tuple[float, float]:
     """Wall and CPU seconds from starting an interpreter to its first labels, imports included, kernels compiled."""
-    best_wall, best_cpu = np.inf, np.inf
+    walls, cpus = [], []
     for _ in range(3):
-        started = time.perf_counter()
-        command = [sys.executable, "-c", _FIRST_SCORE, device]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-            line = process.stdout.readline() if process.stdout is not None else ""
-            wall = time.perf_counter() - started
-        if line:
-            best_wall, best_cpu = min(best_wall, wall), min(best_cpu, float(line))
-    return float(best_wall), float(best_cpu)
+        began = time.time()
+        ended, cpu = in_new_process(workloads.first_score, device)
+        walls.append(ended - began)
+        cpus.append(cpu)
+    return min(walls), min(cpus)
 
 
 def _two_process_speedup(device: str, seed: int, sizes: BenchmarkSizes) -> tuple[float, float]:
@@ -262,33 +251,18 @@ def _score_rounds(job: tuple[str, int, int]) -> tuple[float, float]:
     mesh = workloads.furnished_room(20_000, 5_000, rng)
     case = workloads.scoring_case(mesh, OracleConfig(device=device), 60, rng)
     case.scorer.score([case.request])
-    wall, cpu = time.perf_counter(), time.process_time()
-    for _ in range(rounds):
-        case.scorer.score([case.request])
-    return time.perf_counter() - wall, time.process_time() - cpu
+    return timed(lambda: [case.scorer.score([case.request]) for _ in range(rounds)])
 
 
-def _seconds(device: str, work: Callable[[], Any], repeats: int = 3) -> float:
+def _seconds(device: str, work: Callable[[], Any]) -> float:
     """Least time of a few runs after one to warm up: CPU seconds of this process on the CPU, wall seconds on a GPU."""
     work()
-    best = np.inf
-    for _ in range(repeats):
-        if device == "cpu":
-            started = time.process_time()
-            work()
-            best = min(best, time.process_time() - started)
-        else:
-            torch.cuda.synchronize(device)
-            started = time.perf_counter()
-            work()
-            torch.cuda.synchronize(device)
-            best = min(best, time.perf_counter() - started)
-    return float(best)
+    if device == "cpu":
+        return least(work).cpu
 
+    def work_and_wait() -> None:
+        work()
+        torch.cuda.synchronize(device)
 
-def _peak_memory_mib(device: str) -> float:
-    """Largest resident size of this process so far, or of torch's allocations on a GPU."""
-    if device != "cpu":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+    torch.cuda.synchronize(device)
+    return least(work_and_wait).wall

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated
 
-import numpy as np
+from rollout_assets.benchmarks.measure import exponent
+from rollout_assets.benchmarks.results import Figure
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,12 @@ class BenchmarkSizes:
     growth_faces: tuple[int, ...]
     growth_points: tuple[int, ...]
     growth_candidates: tuple[int, ...]
-    current_points: int
-    view_points: int
-    candidates: int
     brute_pairs: int
     exact_pairs: int
     rounds: int
+    current_points: int = 20_000
+    view_points: int = 2_000
+    candidates: int = 60
 
 
 QUICK = BenchmarkSizes(
@@ -33,25 +34,20 @@ QUICK = BenchmarkSizes(
     growth_faces=(1_000, 10_000, 100_000),
     growth_points=(500, 2_000, 8_000),
     growth_candidates=(15, 60, 240),
-    current_points=20_000,
-    view_points=2_000,
-    candidates=60,
     brute_pairs=10_000_000,
     exact_pairs=3_000_000,
     rounds=5,
 )
 """About half a minute."""
 
-FULL = BenchmarkSizes(
+FULL = replace(
+    QUICK,
     name="full",
     target_faces=(500, 5_000, 20_000),
     scene_faces=(100_000, 1_000_000, 5_000_000),
     growth_faces=(1_000, 10_000, 100_000, 1_000_000),
     growth_points=(500, 1_000, 2_000, 4_000, 8_000),
     growth_candidates=(15, 30, 60, 120, 240),
-    current_points=20_000,
-    view_points=2_000,
-    candidates=60,
     brute_pairs=100_000_000,
     exact_pairs=20_000_000,
     rounds=20,
@@ -67,31 +63,31 @@ class BruteComparison:
     the twin in double precision, on a sample of the same points.
     """
 
-    faces: int
+    faces: Annotated[int, Figure("faces", "{:,}")]
     current_points: int
     view_points: int
     candidates: int
-    state_s: float
-    candidates_s: float
-    twin_s: float
+    state_s: Annotated[float, Figure("P_t", "{:.3f}")]
+    candidates_s: Annotated[float, Figure("candidates", "{:.3f}")]
+    twin_s: Annotated[float, Figure("NumPy twin", "{:,.0f}")]
     torch_pairs_per_s: float
-    torch_s: float
-    torch_incremental_s: float
+    torch_s: Annotated[float, Figure("torch", "{:,.0f}")]
+    torch_incremental_s: Annotated[float, Figure("torch, new points", "{:,.1f}")]
     torch_measured_share: float
-    max_relative_error: float
+    max_relative_error: Annotated[float, Figure("error", "{:.1e}")]
 
     @property
-    def twin_ratio(self) -> float:
+    def twin_ratio(self) -> Annotated[float, Figure("twin / ours", "{:,.0f}x")]:
         """The NumPy twin in double precision, which measures P_t ∪ P_q for every candidate, over ours."""
         return self.twin_s / self.candidates_s
 
     @property
-    def ratio(self) -> float:
+    def ratio(self) -> Annotated[float, Figure("torch / ours", "{:,.0f}x")]:
         """Brute force that measures P_t ∪ P_q for every candidate, over ours."""
         return self.torch_s / self.candidates_s
 
     @property
-    def incremental_ratio(self) -> float:
+    def incremental_ratio(self) -> Annotated[float, Figure("torch, new / ours", "{:,.0f}x")]:
         """Brute force that measures only each candidate's new points, over ours."""
         return self.torch_incremental_s / self.candidates_s
 
@@ -100,28 +96,33 @@ class BruteComparison:
 class SceneSpeed:
     """Whole scoring (rays, back-projection, fusion, target error) and its ray casting alone."""
 
-    scene_faces: int
-    target_faces: int
+    scene_faces: Annotated[int, Figure("scene faces", "{:,}")]
+    target_faces: Annotated[int, Figure("target faces", "{:,}")]
     candidates: int
     pixels: int
-    build_s: float
+    build_s: Annotated[float, Figure("build (wall)", "{:.2f}")]
     score_s: float
-    views_per_s: float
-    rays_per_s: float
-    selected_views_per_s: float
+    views_per_s: Annotated[float, Figure("views/s", "{:,.0f}")]
+    rays_per_s: Annotated[float, Figure("rays/s", "{:,.0f}")]
+    selected_views_per_s: Annotated[float, Figure("240 x 240 views/s", "{:,.1f}")]
 
 
 @dataclass(frozen=True)
 class Growth:
     """Seconds over sizes, and the exponent of the power law through them: 1 is linear, 0 constant."""
 
-    what: str
+    what: Annotated[str, Figure("over")]
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
 
     @property
-    def exponent(self) -> float:
-        return float(np.polyfit(np.log(self.sizes), np.log(self.seconds), 1)[0])
+    def exponent(self) -> Annotated[float, Figure("exponent", "{:.2f}")]:
+        return exponent(self.sizes, self.seconds)
+
+    @property
+    def steps(self) -> Annotated[str, Figure("size: seconds")]:
+        """The seconds by size, in words."""
+        return "  ".join(f"{size:,}: {seconds:.3f}" for size, seconds in zip(self.sizes, self.seconds, strict=True))
 
 
 @dataclass(frozen=True)
@@ -131,22 +132,16 @@ class OracleBenchmark:
     device: str
     sizes: str
     seed: int
-    comparisons: tuple[BruteComparison, ...]
-    points_per_s: float
-    scenes: tuple[SceneSpeed, ...]
-    growth: tuple[Growth, ...]
-    second_process_s: float
-    second_process_cpu_s: float
-    two_process_speedup: float
-    two_process_cpu_speedup: float
-    peak_memory_mib: float
+    comparisons: Annotated[tuple[BruteComparison, ...], Figure("Candidates on one target, against brute force")]
+    points_per_s: Annotated[float, Figure("closest points", "{:,.0f} /s")]
+    scenes: Annotated[tuple[SceneSpeed, ...], Figure("Scoring views of 48 x 48")]
+    growth: Annotated[tuple[Growth, ...], Figure("Growth of time")]
+    second_process_s: Annotated[float, Figure("start of a second process until its first labels", "{:.2f} s")]
+    second_process_cpu_s: Annotated[float, Figure("  of processor time", "{:.2f} s")]
+    two_process_speedup: Annotated[float, Figure("two processes over one, by wall time", "{:.2f}x")]
+    two_process_cpu_speedup: Annotated[float, Figure("  by processor time", "{:.2f}x")]
+    peak_memory_mib: Annotated[float, Figure("peak memory", "{:,.0f} MiB")]
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, ratios and exponents included."""
-        plain = asdict(self)
-        for entry, comparison in zip(plain["comparisons"], self.comparisons, strict=True):
-            ratios = ("ratio", "incremental_ratio", "twin_ratio")
-            entry |= {name: getattr(comparison, name) for name in ratios}
-        for entry, growth in zip(plain["growth"], self.growth, strict=True):
-            entry["exponent"] = growth.exponent
-        return plain
+    def __str__(self) -> str:
+        kind = "CPU seconds, one core" if self.device == "cpu" else "wall seconds"
+        return f"Oracle on {self.device} ({kind}), {self.sizes}, seed {self.seed}"

@@ -1,6 +1,6 @@
-"""How promotion scales, in one run on one machine: many shards from the start, and one more on top.
+"""``bench promotion``: how promotion scales in one run: many shards from the start, and one more on top.
 
-Shards are made up; building them is not measured. What is asked: is promotion linear in the shards, what does one more
+Shards are fake; building them is not measured. The questions: is promotion linear in the shards, what does one more
 cost, does the longer store equal one made from the start, and does a reader of the previous version read on?
 """
 
@@ -9,20 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
+from rollout_assets.benchmarks.results import Figure
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.config import CampaignConfig, SelectedDepthRetentionConfig, ShardConfig
 from rollout_assets.files import tree_sizes
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.testing.fake_shards import FakeCampaign
-
-TARGET_RATIO = 0.2
-"""One more shard may cost at most this share of promoting all."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +28,22 @@ class PromotionBenchmark:
     depth_px: int
     candidates: int
     store_megabytes: float
-    seconds_by_shards: tuple[tuple[int, float], ...]
-    seconds_one_more: float
-    equals_from_start: bool
-    reader_undisturbed: bool
+    seconds_by_shards: Annotated[tuple[tuple[int, float], ...], Figure("promoting {} shards", "{:.2f} s")]
+    seconds_one_more: Annotated[float, Figure("promoting one more", "{:.2f} s")]
+    equals_from_start: Annotated[bool, Figure("equals promotion from the start", goal="yes")]
+    reader_undisturbed: Annotated[bool, Figure("a reader of the previous version reads on", goal="yes")]
+
+    def __str__(self) -> str:
+        depth = f"depth {self.depth_px} px" if self.depth_px else "no depth"
+        return f"promotion: {self.candidates:,} candidates, {depth}, {self.store_megabytes:,.0f} MB"
 
     @property
-    def ratio(self) -> float:
+    def ratio(self) -> Annotated[float, Figure("one more, of promoting all", "{:.1%}", "<= 20%")]:
         """Cost of one more shard, as a share of promoting all."""
         return self.seconds_one_more / self.seconds_by_shards[-1][1]
 
     @property
-    def linearity(self) -> float:
+    def linearity(self) -> Annotated[float, Figure("seconds a shard, most over fewest shards", "{:.2f}", "<= 1")]:
         """Seconds per shard of the largest promotion over those of the smallest; 1 or less is linear."""
         (few, least), *_, (many, most) = self.seconds_by_shards
         return (most / many) / (least / few)
@@ -53,7 +52,7 @@ class PromotionBenchmark:
 def benchmark_promotion(
     shards: int = 50, rows_per_shard: int = 4, depth_px: int = 64, progress: ProgressSink = SILENT
 ) -> PromotionBenchmark:
-    """Build ``shards`` + 1 made-up shards (depth 0: none kept), promote a quarter, a half, all, and one more."""
+    """Build ``shards`` + 1 fake shards (depth 0: none kept), promote a quarter, a half, all, and one more."""
     with TemporaryDirectory(prefix="promotion-benchmark-") as folder:
         return _measure(Path(folder), shards, rows_per_shard, depth_px, progress)
 
@@ -82,49 +81,26 @@ def _measure(
         grow(count)
         seconds.append((count, promote_rollout_campaign(config, incremental=False, progress=progress).seconds))
     reader = RolloutZarrStoreReader(folder / "rollouts.zarr" / "train")
-    before = reader.sidecar_manifest()["content_sha256"]
-    first = reader.array("candidates/target_rri")
+    before = _contents(reader)
     grow(shards + 1)
     one_more = promote_rollout_campaign(config, progress=progress)
-    undisturbed = (
-        reader.sidecar_manifest()["content_sha256"] == before
-        and reader.array("candidates/target_rri").tobytes() == first.tobytes()
-        and reader.validate().ok
-    )
+    undisturbed = _contents(reader) == before and reader.validate().ok
     extended = one_more.version.path / "train"
-    scratch = promote_rollout_campaign(config, incremental=False, progress=progress).version.path / "train"
+    from_start = promote_rollout_campaign(config, incremental=False, progress=progress).version.path / "train"
     stored = sum(tree_sizes(extended).values())
+    longer = RolloutZarrStoreReader(extended)
     return PromotionBenchmark(
         rows_per_shard=rows_per_shard,
         depth_px=depth_px,
-        candidates=RolloutZarrStoreReader(extended).num_rows("candidates"),
+        candidates=longer.num_rows("candidates"),
         store_megabytes=stored / 1e6,
         seconds_by_shards=tuple(seconds),
         seconds_one_more=one_more.seconds,
-        equals_from_start=_digests(extended) == _digests(scratch),
+        equals_from_start=_contents(longer) == _contents(RolloutZarrStoreReader(from_start)),
         reader_undisturbed=undisturbed,
     )
 
 
-def _digests(store_dir: Path) -> object:
-    return RolloutZarrStoreReader(store_dir).sidecar_manifest()["content_sha256"]
-
-
-def render_promotion_benchmark(result: PromotionBenchmark) -> Group:
-    """The result as a table with its verdicts."""
-    depth = f"depth {result.depth_px} px" if result.depth_px else "no depth"
-    title = f"promotion: {result.candidates:,} candidates, {depth}, {result.store_megabytes:,.0f} MB"
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for name in ("shards", "seconds", "seconds a shard"):
-        table.add_column(name, justify="right")
-    for count, seconds in result.seconds_by_shards:
-        table.add_row(str(count), f"{seconds:.2f}", f"{seconds / count:.3f}")
-    table.add_row("one more", f"{result.seconds_one_more:.2f}", "")
-    words = {True: "yes", False: "no"}
-    return Group(
-        table,
-        Text(f"one more costs {result.ratio:.1%} of all (at most {TARGET_RATIO:.0%})"),
-        Text(f"seconds a shard, most over fewest: {result.linearity:.2f}"),
-        Text(f"equals promotion from the start: {words[result.equals_from_start]}"),
-        Text(f"a reader of the previous version reads on: {words[result.reader_undisturbed]}"),
-    )
+def _contents(reader: RolloutZarrStoreReader) -> tuple[object, bytes]:
+    """The digest of a store, and the bytes of one of its arrays."""
+    return reader.sidecar_manifest()["content_sha256"], reader.array("candidates/target_rri").tobytes()

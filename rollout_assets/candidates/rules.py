@@ -176,15 +176,15 @@ def finite_poses(pose_world_camera: Float32) -> NDArray[np.bool_]:
 
 def duplicates(pose_world_camera: Float32) -> NDArray[np.bool_]:
     """pose_world_camera: (n, k, 12) -> (n, k): equal to an earlier pose of the same state. NaN equals nothing."""
-    found = np.zeros(pose_world_camera.shape[:2], bool)
+    repeated = np.zeros(pose_world_camera.shape[:2], bool)
     in_order = np.sort(pose_world_camera[..., 9], axis=1)
     for state in np.flatnonzero((in_order[:, 1:] == in_order[:, :-1]).any(axis=1)):
         seen: set[tuple[float, ...]] = set()
         for row in np.flatnonzero(finite_poses(pose_world_camera[state])):
             key = tuple(pose_world_camera[state, row].tolist())
-            found[state, row] = key in seen
+            repeated[state, row] = key in seen
             seen.add(key)
-    return found
+    return repeated
 
 
 def with_no_hit(shell: CandidateShell, hit_counts: ArrayLike) -> CandidateShell:

@@ -86,9 +86,3 @@ class CandidateShell:
 
     def __len__(self) -> int:
         return len(self.pose_world_camera)
-
-    @property
-    def compact_valid_index(self) -> NDArray[np.int32]:
-        """(k,) rank of each row among the valid ones; -1 where invalid."""
-        rank = np.cumsum(self.actor_action_mask) - 1
-        return np.where(self.actor_action_mask, rank, -1).astype(np.int32)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
+from rollout_assets.benchmarks.results import render, to_json
 from rollout_assets.commands.demo import build_source
 from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, progress_bars
 from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
@@ -21,16 +23,7 @@ def oracle(
     as_json: AsJson = False,
 ) -> None:
     """The oracle's kernels against brute force: speed, growth and exactness."""
-    from rollout_assets.benchmarks.oracle import run_oracle_benchmark
-    from rollout_assets.benchmarks.oracle_report import render_benchmark
-    from rollout_assets.benchmarks.oracle_results import FULL, QUICK
-
-    with progress_bars() as progress:
-        result = run_oracle_benchmark(QUICK if quick else FULL, device=device, seed=seed, progress=progress)
-    if as_json:
-        print_json(result)
-    else:
-        out.print(render_benchmark(result))
+    _run("oracle.benchmark_oracle", as_json, quick=quick, device=device, seed=seed)
 
 
 @app.command()
@@ -40,14 +33,7 @@ def rollouts(
     as_json: AsJson = False,
 ) -> None:
     """Seconds per target of a campaign's source, and where they go."""
-    from rollout_assets.benchmarks.rollouts import run_rollout_benchmark, show_rollout_benchmark
-
-    with progress_bars() as progress:
-        result = run_rollout_benchmark(load_campaign(campaign), rows, progress)
-    if as_json:
-        print_json(result)
-    else:
-        show_rollout_benchmark(result, out)
+    _run("rollouts.benchmark_rollouts", as_json, config=load_campaign(campaign), rows=rows)
 
 
 @app.command()
@@ -56,15 +42,7 @@ def store(
     as_json: AsJson = False,
 ) -> None:
     """Writing, validating, reading and training from a rollout store, beside plain zarr and NumPy."""
-    from rollout_assets.benchmarks.learning import loader_rates
-    from rollout_assets.benchmarks.store import benchmark_store, render
-
-    with progress_bars() as progress:
-        result = benchmark_store(rows, loader=loader_rates, progress=progress)
-    if as_json:
-        print_json(result)
-    else:
-        render(result, out)
+    _run("store.benchmark_store", as_json, rows=rows)
 
 
 @app.command()
@@ -73,14 +51,7 @@ def promotion(
     as_json: AsJson = False,
 ) -> None:
     """What promoting shards costs, and what one more costs."""
-    from rollout_assets.benchmarks.promotion import benchmark_promotion, render_promotion_benchmark
-
-    with progress_bars() as progress:
-        result = benchmark_promotion(shards, progress=progress)
-    if as_json:
-        print_json(result)
-    else:
-        out.print(render_promotion_benchmark(result))
+    _run("promotion.benchmark_promotion", as_json, shards=shards)
 
 
 @app.command()
@@ -90,24 +61,13 @@ def dagster(
     as_json: AsJson = False,
 ) -> None:
     """What Dagster adds to a shard: checks, validation, metadata and records of the run included."""
-    from rollout_assets.benchmarks.dagster import measure_dagster_overhead, measure_demo_overhead
-
-    if demo:
-        config = load_campaign(DEMO_CAMPAIGN)
-        with progress_bars() as progress:
-            build_source(config, progress)
-        result = measure_demo_overhead(config.source.store_dir)
-    else:
-        result = measure_dagster_overhead(shards)
-    if as_json:
-        print_json(result)
+    if not demo:
+        _run("dagster.measure_dagster_overhead", as_json, shards=shards)
         return
-    out.print(
-        f"{result.shards} shards: {result.plain_s:.2f} s each without Dagster, {result.dagster_s:.2f} s with it; "
-        f"adds {result.added_s:.2f} s ({result.added_cpu_s:.2f} s of CPU) a shard, {100 * result.share:.0f} %",
-        highlight=False,
-        soft_wrap=True,
-    )
+    config = load_campaign(DEMO_CAMPAIGN)
+    with progress_bars() as progress:
+        build_source(config, progress)
+    _run("dagster.measure_demo_overhead", as_json, source=config.source.store_dir)
 
 
 @app.command()
@@ -117,14 +77,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Every inspection table, the suspicious rows and the report, over a large store."""
-    from rollout_assets.benchmarks.inspection import benchmark_inspection, render
-
-    with progress_bars() as progress:
-        result = benchmark_inspection(rows, depth=depth, progress=progress)
-    if as_json:
-        print_json(result)
-    else:
-        render(result, out)
+    _run("inspection.benchmark_inspection", as_json, rows=rows, depth=depth)
 
 
 @app.command()
@@ -134,19 +87,7 @@ def aggregation(
     as_json: AsJson = False,
 ) -> None:
     """Metrics over many result files, merged into one: seconds and memory."""
-    from rollout_assets.benchmarks.aggregation import benchmark_aggregation
-
-    with progress_bars() as progress:
-        result = benchmark_aggregation(shards, lines, progress)
-    if as_json:
-        print_json(result)
-        return
-    out.print(
-        f"{result.shards} files, {result.lines:,} results, {result.megabytes:.0f} MB: {result.seconds:.1f} s, "
-        f"{result.lines_per_second:,.0f} results/s; memory grew by {result.grown_mb:.0f} MB",
-        highlight=False,
-        soft_wrap=True,
-    )
+    _run("aggregation.benchmark_aggregation", as_json, shards=shards, lines_per_shard=lines)
 
 
 @app.command()
@@ -158,16 +99,19 @@ def collection(
     as_json: AsJson = False,
 ) -> None:
     """Rollouts of a server beside the same rollouts in this process, eight in flight."""
-    from rollout_assets.benchmarks.collection import benchmark_collection
+    _run("collection.benchmark_collection", as_json, campaign=campaign, rows=rows)
 
+
+def _run(benchmark: str, as_json: bool, **options: Any) -> None:
+    """Run a benchmark, given as module and function, and print what it measured.
+
+    Its module is loaded only now, because each needs other heavy packages: torch, Dagster or a server.
+    """
+    module, function = benchmark.split(".")
+    measure = getattr(import_module(f"rollout_assets.benchmarks.{module}"), function)
     with progress_bars() as progress:
-        result = benchmark_collection(campaign, rows, progress=progress)
+        result = measure(**options, progress=progress)
     if as_json:
-        print_json(result)
-        return
-    out.print(
-        f"campaign {result.campaign}, {result.in_flight} in flight: {result.in_process_per_s:.1f} rollouts/s in this "
-        f"process, {result.remote_per_s:.1f} on a server; [bold]{result.ratio:.0%}[/] of it",
-        highlight=False,
-        soft_wrap=True,
-    )
+        print_json(to_json(result))
+    else:
+        out.print(render(result))

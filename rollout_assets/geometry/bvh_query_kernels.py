@@ -9,6 +9,8 @@ no ray slips between them, and results do not depend on the host's instruction s
 
 from __future__ import annotations
 
+from typing import Any
+
 import warp as wp
 
 wp.set_module_options({"enable_backward": False, "fuse_fp": False})
@@ -20,7 +22,7 @@ STACK = wp.constant(96)
 """Three entries per level are enough for 2**28 triangles."""
 
 MISS = wp.constant(-1)
-_FAR = wp.constant(3.0e38)
+FAR = wp.constant(3.0e38)
 
 
 @wp.func
@@ -49,7 +51,7 @@ def triangle_distance_sq(p: wp.vec3, a: wp.vec3, b: wp.vec3, c: wp.vec3, normal:
     bc = c - b
     ca = a - c
     flat = wp.dot(normal, normal) == 0.0
-    best = float(_FAR)
+    best = float(FAR)
     outside = int(0)
     if flat or wp.dot(wp.cross(normal, ab), pa) < 0.0:
         best = wp.min(best, _edge_distance_sq(pa, ab))
@@ -88,7 +90,7 @@ def triangle_distance_sq64(p32: wp.vec3, a32: wp.vec3, b32: wp.vec3, c32: wp.vec
     across = wp.cross(b - a, c - a)
     area_sq = wp.dot(across, across)
     flat = wp.dot(normal, normal) == 0.0 or area_sq == zero
-    best = wp.float64(_FAR)
+    best = wp.float64(FAR)
     outside = int(0)
     if flat or wp.dot(wp.cross(across, b - a), p - a) < zero:
         best = wp.min(best, _edge_distance_sq64(p - a, b - a))
@@ -127,33 +129,122 @@ def gap_sq4(low: wp.vec4, high: wp.vec4, lower: float, upper: float) -> wp.vec4:
 @wp.func_native("""
     wp::vec4 result;
     for (int k = 0; k < 4; ++k) {
-        float tx = (x[k] - origin[0]) * inverse[0];
-        float ty = (y[k] - origin[1]) * inverse[1];
-        float tz = (z[k] - origin[2]) * inverse[2];
-        float t = tx > ty ? tx : ty;
-        result[k] = t > tz ? t : tz;
+        float tx = (near_x[k] - origin[0]) * inverse[0];
+        float ty = (near_y[k] - origin[1]) * inverse[1];
+        float tz = (near_z[k] - origin[2]) * inverse[2];
+        float enter = tx > ty ? tx : ty;
+        enter = enter > tz ? enter : tz;
+        tx = (far_x[k] - origin[0]) * inverse[0];
+        ty = (far_y[k] - origin[1]) * inverse[1];
+        tz = (far_z[k] - origin[2]) * inverse[2];
+        float leave = tx < ty ? tx : ty;
+        leave = leave < tz ? leave : tz;
+        float slack = 1.0e-6f * leave;
+        leave = leave + (slack > 0.0f ? slack : -slack);
+        result[k] = (enter <= leave && leave >= 0.0f) ? enter : INFINITY;
     }
     return result;
 """)
-def _enter4(x: wp.vec4, y: wp.vec4, z: wp.vec4, origin: wp.vec3, inverse: wp.vec3) -> wp.vec4:
-    """Where a ray enters four boxes, from their near planes."""
+def _enter4(
+    near_x: wp.vec4,
+    near_y: wp.vec4,
+    near_z: wp.vec4,
+    far_x: wp.vec4,
+    far_y: wp.vec4,
+    far_z: wp.vec4,
+    origin: wp.vec3,
+    inverse: wp.vec3,
+) -> wp.vec4:
+    """Where a ray enters four boxes, infinity where it misses; leaving has slack for the rounding of both ends."""
 
 
-@wp.func_native("""
-    wp::vec4 result;
-    for (int k = 0; k < 4; ++k) {
-        float tx = (x[k] - origin[0]) * inverse[0];
-        float ty = (y[k] - origin[1]) * inverse[1];
-        float tz = (z[k] - origin[2]) * inverse[2];
-        float t = tx < ty ? tx : ty;
-        t = t < tz ? t : tz;
-        float slack = 1.0e-6f * t;
-        result[k] = t + (slack > 0.0f ? slack : -slack);
-    }
-    return result;
-""")
-def _leave4(x: wp.vec4, y: wp.vec4, z: wp.vec4, origin: wp.vec3, inverse: wp.vec3) -> wp.vec4:
-    """Where a ray leaves four boxes, from their far planes, with slack for the rounding of both ends."""
+def tree_walk(name, child_gaps, search_leaf):
+    """The walk of a tree, nearest child first, as a Warp function; every kind of query makes its own.
+
+    Warp takes no functions as arguments of functions, but a function may come from around it, as these two do:
+    ``child_gaps(query, boxes, node)`` gives the gaps to four children, ``search_leaf(query, items, code, best, slot)``
+    the least distance and its slot after looking at a leaf's items. What is not nearer than ``best`` is not visited.
+    """
+
+    @wp.func(name=name)
+    def walk(
+        query: Any,
+        items: Any,
+        root: int,
+        bound: float,
+        seed: int,
+        boxes: wp.array2d(dtype=wp.vec4),
+        children: wp.array(dtype=wp.vec4i),
+    ):
+        stack = wp.zeros(shape=STACK, dtype=int)
+        near = wp.zeros(shape=STACK, dtype=float)
+        best = bound
+        slot = seed
+        depth = int(0)
+        node = root
+        while node != EMPTY:
+            if node < 0:
+                best, slot = search_leaf(query, items, node, best, slot)
+                node = EMPTY
+            else:
+                gap = child_gaps(query, boxes, node)
+                codes = children[node]
+                node = EMPTY
+                nearest = float(FAR)
+                for k in range(4):
+                    if gap[k] < best and codes[k] != EMPTY:
+                        if gap[k] < nearest:
+                            if node != EMPTY:
+                                stack[depth] = node
+                                near[depth] = nearest
+                                depth += 1
+                            node = codes[k]
+                            nearest = gap[k]
+                        else:
+                            stack[depth] = codes[k]
+                            near[depth] = gap[k]
+                            depth += 1
+            while node == EMPTY and depth > 0:
+                depth -= 1
+                if near[depth] < best:
+                    node = stack[depth]
+        return best, slot
+
+    return walk
+
+
+@wp.func
+def box_gaps(low: wp.vec3, high: wp.vec3, boxes: wp.array2d(dtype=wp.vec4), node: int) -> wp.vec4:
+    """Squared distances from a box to the four child boxes of a node."""
+    return (
+        gap_sq4(boxes[node, 0], boxes[node, 3], low[0], high[0])
+        + gap_sq4(boxes[node, 1], boxes[node, 4], low[1], high[1])
+        + gap_sq4(boxes[node, 2], boxes[node, 5], low[2], high[2])
+    )
+
+
+@wp.func
+def _point_gaps(p: wp.vec3, boxes: wp.array2d(dtype=wp.vec4), node: int) -> wp.vec4:
+    return box_gaps(p, p, boxes, node)
+
+
+@wp.func
+def _nearest_in_leaf(
+    p: wp.vec3, corners: wp.array2d(dtype=wp.vec3), code: int, bound_sq: float, seed: int
+) -> tuple[float, int]:
+    best = bound_sq
+    slot = seed
+    packed = -1 - code
+    first = packed >> 2
+    for i in range(first, first + (packed & 3) + 1):
+        d = triangle_distance_sq(p, corners[i, 0], corners[i, 1], corners[i, 2], corners[i, 3])
+        if d < best:
+            best = d
+            slot = i
+    return best, slot
+
+
+_walk_to_point = tree_walk("walk_to_point", _point_gaps, _nearest_in_leaf)
 
 
 @wp.func
@@ -169,8 +260,6 @@ def closest_triangle(
 
     ``seed`` is a slot that may be near, or MISS; a good one saves most of the search.
     """
-    stack = wp.zeros(shape=STACK, dtype=int)
-    near = wp.zeros(shape=STACK, dtype=float)
     best = bound_sq
     slot = int(MISS)
     if seed >= 0:
@@ -178,46 +267,10 @@ def closest_triangle(
         if d < best:
             best = d
             slot = seed
-    depth = int(0)
-    node = int(0)
+    root = int(0)
     if wp.dot(p, p) != wp.dot(p, p):
-        node = EMPTY
-    while node != EMPTY:
-        if node < 0:
-            packed = -1 - node
-            first = packed >> 2
-            for i in range(first, first + (packed & 3) + 1):
-                d = triangle_distance_sq(p, corners[i, 0], corners[i, 1], corners[i, 2], corners[i, 3])
-                if d < best:
-                    best = d
-                    slot = i
-            node = EMPTY
-        else:
-            gap = (
-                gap_sq4(boxes[node, 0], boxes[node, 3], p[0], p[0])
-                + gap_sq4(boxes[node, 1], boxes[node, 4], p[1], p[1])
-                + gap_sq4(boxes[node, 2], boxes[node, 5], p[2], p[2])
-            )
-            codes = children[node]
-            node = EMPTY
-            nearest = float(_FAR)
-            for k in range(4):
-                if gap[k] < best and codes[k] != EMPTY:
-                    if gap[k] < nearest:
-                        if node != EMPTY:
-                            stack[depth] = node
-                            near[depth] = nearest
-                            depth += 1
-                        node = codes[k]
-                        nearest = gap[k]
-                    else:
-                        stack[depth] = codes[k]
-                        near[depth] = gap[k]
-                        depth += 1
-        while node == EMPTY and depth > 0:
-            depth -= 1
-            if near[depth] < best:
-                node = stack[depth]
+        root = EMPTY
+    best, slot = _walk_to_point(p, corners, root, best, slot, boxes, children)
     if slot >= 0:
         best = triangle_distance_sq64(p, corners[slot, 0], corners[slot, 1], corners[slot, 2], corners[slot, 3])
     return best, slot
@@ -254,6 +307,68 @@ def _safe_inverse(x: float) -> float:
     return 1.0e18
 
 
+@wp.struct
+class _Ray:
+    """A ray, the axes that turn it into one along Z, and the rows of its near planes among a node's boxes."""
+
+    origin: wp.vec3
+    inverse: wp.vec3
+    x_axis: wp.vec3
+    y_axis: wp.vec3
+    z_axis: wp.vec3
+    near_x: int
+    near_y: int
+    near_z: int
+
+
+@wp.func
+def _ray_gaps(ray: _Ray, boxes: wp.array2d(dtype=wp.vec4), node: int) -> wp.vec4:
+    return _enter4(
+        boxes[node, ray.near_x],
+        boxes[node, ray.near_y],
+        boxes[node, ray.near_z],
+        boxes[node, 3 - ray.near_x],
+        boxes[node, 5 - ray.near_y],
+        boxes[node, 7 - ray.near_z],
+        ray.origin,
+        ray.inverse,
+    )
+
+
+@wp.func
+def _first_in_leaf(
+    ray: _Ray, corners: wp.array2d(dtype=wp.vec3), code: int, max_t: float, seed: int
+) -> tuple[float, int]:
+    best = max_t
+    slot = seed
+    packed = -1 - code
+    first = packed >> 2
+    for i in range(first, first + (packed & 3) + 1):
+        a = corners[i, 0] - ray.origin
+        b = corners[i, 1] - ray.origin
+        c = corners[i, 2] - ray.origin
+        ax = wp.dot(ray.x_axis, a)
+        ay = wp.dot(ray.y_axis, a)
+        bx = wp.dot(ray.x_axis, b)
+        by = wp.dot(ray.y_axis, b)
+        cx = wp.dot(ray.x_axis, c)
+        cy = wp.dot(ray.y_axis, c)
+        u = cx * by - cy * bx
+        v = ax * cy - ay * cx
+        w = bx * ay - by * ax
+        if (u >= 0.0 and v >= 0.0 and w >= 0.0) or (u <= 0.0 and v <= 0.0 and w <= 0.0):
+            det = u + v + w
+            if det != 0.0:
+                t = (u * wp.dot(ray.z_axis, a) + v * wp.dot(ray.z_axis, b) + w * wp.dot(ray.z_axis, c)) / det
+                if t >= 0.0 and t < best:
+                    best = t
+                    slot = i
+    return best, slot
+
+
+_walk_along_ray = tree_walk("walk_along_ray", _ray_gaps, _first_in_leaf)
+
+
 @wp.func
 def first_triangle(
     origin: wp.vec3,
@@ -268,80 +383,28 @@ def first_triangle(
     Both sides count. Watertight: triangles are sheared so that the ray runs along one axis, where two neighbours see
     their common edge with exactly opposite signs, and a zero counts for both.
     """
-    stack = wp.zeros(shape=STACK, dtype=int)
-    near = wp.zeros(shape=STACK, dtype=float)
-    x_axis = wp.vec3(1.0, 0.0, -direction[0] / direction[2])
-    y_axis = wp.vec3(0.0, 1.0, -direction[1] / direction[2])
-    z_axis = wp.vec3(0.0, 0.0, 1.0 / direction[2])
+    ray = _Ray()
+    ray.origin = origin
+    ray.x_axis = wp.vec3(1.0, 0.0, -direction[0] / direction[2])
+    ray.y_axis = wp.vec3(0.0, 1.0, -direction[1] / direction[2])
+    ray.z_axis = wp.vec3(0.0, 0.0, 1.0 / direction[2])
     size = wp.vec3(wp.abs(direction[0]), wp.abs(direction[1]), wp.abs(direction[2]))
     if size[0] > size[1] and size[0] > size[2]:
-        x_axis = wp.vec3(-direction[1] / direction[0], 1.0, 0.0)
-        y_axis = wp.vec3(-direction[2] / direction[0], 0.0, 1.0)
-        z_axis = wp.vec3(1.0 / direction[0], 0.0, 0.0)
+        ray.x_axis = wp.vec3(-direction[1] / direction[0], 1.0, 0.0)
+        ray.y_axis = wp.vec3(-direction[2] / direction[0], 0.0, 1.0)
+        ray.z_axis = wp.vec3(1.0 / direction[0], 0.0, 0.0)
     elif size[1] > size[2]:
-        x_axis = wp.vec3(0.0, -direction[2] / direction[1], 1.0)
-        y_axis = wp.vec3(1.0, -direction[0] / direction[1], 0.0)
-        z_axis = wp.vec3(0.0, 1.0 / direction[1], 0.0)
-
-    inverse = wp.vec3(_safe_inverse(direction[0]), _safe_inverse(direction[1]), _safe_inverse(direction[2]))
-    near_x = wp.where(inverse[0] < 0.0, 3, 0)
-    near_y = wp.where(inverse[1] < 0.0, 4, 1)
-    near_z = wp.where(inverse[2] < 0.0, 5, 2)
-
-    best = max_t
-    slot = int(MISS)
-    depth = int(0)
-    node = int(0)
+        ray.x_axis = wp.vec3(0.0, -direction[2] / direction[1], 1.0)
+        ray.y_axis = wp.vec3(1.0, -direction[0] / direction[1], 0.0)
+        ray.z_axis = wp.vec3(0.0, 1.0 / direction[1], 0.0)
+    ray.inverse = wp.vec3(_safe_inverse(direction[0]), _safe_inverse(direction[1]), _safe_inverse(direction[2]))
+    ray.near_x = wp.where(ray.inverse[0] < 0.0, 3, 0)
+    ray.near_y = wp.where(ray.inverse[1] < 0.0, 4, 1)
+    ray.near_z = wp.where(ray.inverse[2] < 0.0, 5, 2)
+    root = int(0)
     if wp.dot(direction, direction) == 0.0:
-        node = EMPTY
-    while node != EMPTY:
-        if node < 0:
-            packed = -1 - node
-            first = packed >> 2
-            for i in range(first, first + (packed & 3) + 1):
-                a = corners[i, 0] - origin
-                b = corners[i, 1] - origin
-                c = corners[i, 2] - origin
-                ax = wp.dot(x_axis, a)
-                ay = wp.dot(y_axis, a)
-                bx = wp.dot(x_axis, b)
-                by = wp.dot(y_axis, b)
-                cx = wp.dot(x_axis, c)
-                cy = wp.dot(y_axis, c)
-                u = cx * by - cy * bx
-                v = ax * cy - ay * cx
-                w = bx * ay - by * ax
-                if (u >= 0.0 and v >= 0.0 and w >= 0.0) or (u <= 0.0 and v <= 0.0 and w <= 0.0):
-                    det = u + v + w
-                    if det != 0.0:
-                        t = (u * wp.dot(z_axis, a) + v * wp.dot(z_axis, b) + w * wp.dot(z_axis, c)) / det
-                        if t >= 0.0 and t < best:
-                            best = t
-                            slot = i
-            node = EMPTY
-        else:
-            enter = _enter4(boxes[node, near_x], boxes[node, near_y], boxes[node, near_z], origin, inverse)
-            leave = _leave4(boxes[node, 3 - near_x], boxes[node, 5 - near_y], boxes[node, 7 - near_z], origin, inverse)
-            codes = children[node]
-            node = EMPTY
-            nearest = float(_FAR)
-            for k in range(4):
-                if enter[k] <= leave[k] and leave[k] >= 0.0 and enter[k] < best and codes[k] != EMPTY:
-                    if enter[k] < nearest:
-                        if node != EMPTY:
-                            stack[depth] = node
-                            near[depth] = nearest
-                            depth += 1
-                        node = codes[k]
-                        nearest = enter[k]
-                    else:
-                        stack[depth] = codes[k]
-                        near[depth] = enter[k]
-                        depth += 1
-        while node == EMPTY and depth > 0:
-            depth -= 1
-            if near[depth] < best:
-                node = stack[depth]
+        root = EMPTY
+    best, slot = _walk_along_ray(ray, corners, root, max_t, MISS, boxes, children)
     return best, slot
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rollout_assets.errors import GeometryError
-from rollout_assets.geometry.poses import Float32, inverse, transform
+from rollout_assets.geometry.poses import Float32, transform
 
 
 @dataclass(frozen=True)
@@ -69,17 +69,6 @@ class PinholeCamera:
             u = self.cx_px - self.fx_px * points[..., 0] * over
             v = self.cy_px - self.fy_px * points[..., 1] * over
         return np.stack([u, v], axis=-1).astype(np.float32), depth.astype(np.float32)
-
-    def inside_image(self, pixels: ArrayLike) -> NDArray[np.bool_]:
-        """pixels: (..., 2) -> (...); NaN is outside."""
-        uv = np.asarray(pixels, np.float64)
-        return np.asarray(
-            (uv[..., 0] >= 0) & (uv[..., 0] < self.width_px) & (uv[..., 1] >= 0) & (uv[..., 1] < self.height_px)
-        )
-
-    def project_world(self, pose_world_camera: ArrayLike, points_world: ArrayLike) -> tuple[Float32, Float32]:
-        """pose: (12,), points_world: (n, 3) -> pixels (n, 2) and depth (n,) in metres."""
-        return self.project(transform(inverse(pose_world_camera), points_world))
 
     def unproject(self, depth_m: ArrayLike, pose_world_camera: ArrayLike) -> Float32:
         """depth_m: (height, width), pose: (12,) -> world points (height, width, 3)."""

@@ -51,8 +51,8 @@ def resolve_device(name: str) -> str:
         return _on_torch_stream("cuda:0") if count else "cpu"
     index = int(name.partition(":")[2] or 0)
     if index >= count:
-        found = f"{count} CUDA device(s) found" if count else "no CUDA device or driver found"
-        raise DeviceError(f'device {name!r} is not there: {found}; set device = "cpu" or "auto"')
+        present = f"{count} CUDA device(s) found" if count else "no CUDA device or driver found"
+        raise DeviceError(f'device {name!r} is not there: {present}; set device = "cpu" or "auto"')
     return _on_torch_stream(f"cuda:{index}")
 
 

@@ -93,8 +93,8 @@ def selected_rows(
 ) -> pl.DataFrame:
     """One row per step that took a view: ids of the selected candidate and the asked columns, as stored."""
     rows = np.flatnonzero(reader.array(CANDIDATES.path("selected_mask")))
-    wanted = [(CANDIDATES, name) for name in (*_IDS, *labels)] + [(CANDIDATE_DIAGNOSTICS, name) for name in measures]
-    return pl.DataFrame([pl.Series(name, reader.array(table.path(name))[rows]) for table, name in wanted])
+    columns = [(CANDIDATES, name) for name in (*_IDS, *labels)] + [(CANDIDATE_DIAGNOSTICS, name) for name in measures]
+    return pl.DataFrame([pl.Series(name, reader.array(table.path(name))[rows]) for table, name in columns])
 
 
 def with_names(frame: pl.DataFrame) -> pl.DataFrame:

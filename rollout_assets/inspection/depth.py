@@ -46,13 +46,13 @@ def selected_depth_summary_rows(reader: RolloutZarrStoreReader, limit: int | Non
     rows = _spread(_depth_rows(reader), limit)
     far_m = _far_m(reader)
 
-    def summarise(start: int, stop: int, wanted: NDArray[np.int64]) -> list[dict[str, Any]]:
+    def summarise(start: int, stop: int, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
         depth = reader.row_array(SELECTED_DEPTH.path("depth_m")).read(start, stop, threads=False)
         valid = reader.row_array(SELECTED_DEPTH.path("valid_mask")).read(start, stop, threads=False)
-        return [_summary(row, depth[row - start], valid[row - start], far_m) for row in wanted.tolist()]
+        return [_summary(row, depth[row - start], valid[row - start], far_m) for row in rows.tolist()]
 
-    found = [line for block in _over_blocks(reader, rows, summarise) for line in block]
-    frame = pl.DataFrame(found, schema=_SUMMARY)
+    lines = [line for block in _over_blocks(reader, rows, summarise) for line in block]
+    frame = pl.DataFrame(lines, schema=_SUMMARY)
     owner = reader.table("steps", columns=("step_row_id", "rollout_row_id", "step_index", "selected_candidate_row_id"))
     return owner.join(frame, on="step_row_id", how="inner", maintain_order="left")
 
@@ -66,7 +66,7 @@ def selected_depth_extremes(reader: RolloutZarrStoreReader, limit: int | None = 
     rows = _spread(_depth_rows(reader), limit)
     far_bits = np.float16(_far_m(reader)).view(np.uint16)
 
-    def measure(start: int, stop: int, wanted: NDArray[np.int64]) -> list[tuple[int, int, int, int]]:
+    def measure(start: int, stop: int, rows: NDArray[np.int64]) -> list[tuple[int, int, int, int]]:
         depth = reader.row_array(SELECTED_DEPTH.path("depth_m")).read(start, stop, threads=False)
         bits = depth.view(np.uint16)
         farthest = bits.max(axis=(1, 2))  # most images see nothing far, and then need no counting
@@ -77,7 +77,7 @@ def selected_depth_extremes(reader: RolloutZarrStoreReader, limit: int | None = 
                 int(np.count_nonzero(bits[row - start] >= far_bits)) if farthest[row - start] >= far_bits else 0,
                 bits[0].size,
             )
-            for row in wanted.tolist()
+            for row in rows.tolist()
         ]
 
     lines = [line for block in _over_blocks(reader, rows, measure) for line in block]
@@ -163,19 +163,16 @@ def _spread(rows: NDArray[np.int64], limit: int | None) -> NDArray[np.int64]:
 def _over_blocks(
     reader: RolloutZarrStoreReader, rows: NDArray[np.int64], work: Callable[[int, int, NDArray[np.int64]], Any]
 ) -> list[Any]:
-    """``work(start, stop, wanted)`` over the chunks that hold wanted rows, on all cores, in order."""
+    """``work(start, stop, rows)`` over the chunks that hold some of the rows, on all cores, in order."""
     if not len(rows):
         return []
     array = reader.row_array(SELECTED_DEPTH.path("depth_m"))
     chunk = array.layout.chunk_rows if array.layout is not None else 16
     chunks = rows // chunk
-    cuts = np.flatnonzero(np.diff(chunks)) + 1
-    groups = np.split(rows, cuts)
-    return list(
-        decoding_threads().map(
-            lambda wanted: work(
-                int(wanted[0]) // chunk * chunk, min((int(wanted[0]) // chunk + 1) * chunk, len(array)), wanted
-            ),
-            groups,
-        )
-    )
+    groups = np.split(rows, np.flatnonzero(np.diff(chunks)) + 1)
+
+    def work_on(group: NDArray[np.int64]) -> Any:
+        start = int(group[0]) // chunk * chunk
+        return work(start, min(start + chunk, len(array)), group)
+
+    return list(decoding_threads().map(work_on, groups))

@@ -102,8 +102,7 @@ class StorePart:
         owner = reader.array(STEPS.path("rollout_row_id"))
         sizes = reader.array(STEPS.path("num_candidates")).astype(np.int64)
         ends = np.cumsum(sizes)
-        steps = np.flatnonzero(np.isin(owner, rollouts)) if len(rollouts) < owner.max(initial=-1) + 1 else None
-        steps = np.arange(len(owner)) if steps is None else steps
+        steps = np.flatnonzero(np.isin(owner, rollouts))
         starts = (ends - sizes)[steps]
         candidates = np.repeat(starts - (np.cumsum(sizes[steps]) - sizes[steps]), sizes[steps]) + np.arange(
             sizes[steps].sum()
@@ -140,7 +139,7 @@ def diff_stores(
 
 
 def compare_parts(a: StorePart, b: StorePart, *, tolerance: float = 0.0, depth: bool = True) -> StoreDiff:
-    """The same for parts of stores."""
+    """Compare two parts of stores as ``diff_stores`` compares two stores."""
     lines: list[dict[str, Any]] = []
     compared: dict[str, int] = {}
     for table in COMPARED:
@@ -203,17 +202,8 @@ def _unmatched(table: Table, part: StorePart, matched: NDArray[np.int64], what: 
     missing = np.flatnonzero(alone)
     if not len(missing):
         return []
-    first = place(names, int(missing[0]))
-    return [
-        {
-            "table": table.name,
-            "column": "",
-            "what": what,
-            "rows": len(missing),
-            "compared": len(matched),
-            "first": first,
-        }
-    ]
+    counts = {"rows": len(missing), "compared": len(matched)}
+    return [{"table": table.name, "column": "", "what": what, **counts, "first": place(names, int(missing[0]))}]
 
 
 def _columns(

@@ -66,14 +66,14 @@ def discover_rollout_store_paths(base_dir: Path | str, pattern: str = "**/*.zarr
     base = Path(base_dir).expanduser()
     if not base.is_dir():
         raise StoreError(f"{base}: no such directory")
-    found: dict[Path, float] = {}
+    modified: dict[Path, float] = {}
     for match in sorted({base, *base.glob(pattern)} if base.suffix == ".zarr" else base.glob(pattern)):
-        if not match.is_dir() or any(part in found for part in match.parents):
+        if not match.is_dir() or any(part in modified for part in match.parents):
             continue
         for store in [match] if (match / GROUP_FILE).is_file() else sorted(match.iterdir()):
             if (store / GROUP_FILE).is_file():
-                found[store] = (store / GROUP_FILE).stat().st_mtime
-    return sorted(found, key=lambda store: (-found[store], str(store)))
+                modified[store] = (store / GROUP_FILE).stat().st_mtime
+    return sorted(modified, key=lambda store: (-modified[store], str(store)))
 
 
 def rollout_store_inventory_rows(
@@ -84,11 +84,11 @@ def rollout_store_inventory_rows(
     ``status`` is ``current``, ``stale`` (another schema or version of it) or ``unreadable``, with the ``problem``.
     ``valid`` is the validator's word on a current store, null when it was not asked.
     """
-    wanted = [str(path) for path in paths]
+    names = [str(path) for path in paths]
     rows = []
-    for done, path in enumerate(wanted, start=1):
+    for done, path in enumerate(names, start=1):
         rows.append(_row(path, validate))
-        progress(ProgressEvent("inventory", done, len(wanted), note=path, unit="stores"))
+        progress(ProgressEvent("inventory", done, len(names), note=path, unit="stores"))
     return pl.DataFrame(rows, schema=COLUMNS)
 
 
@@ -108,12 +108,12 @@ def _row(path: str, validate: bool) -> dict[str, Any]:
 
 def _schema(reader: RolloutZarrStoreReader) -> dict[str, Any]:
     attributes = reader.attributes
-    found = attributes.get("schema_id"), attributes.get("schema_version")
-    row: dict[str, Any] = {"schema_id": _text(found[0]), "schema_version": _text(found[1]), "status": "current"}
-    if found[0] != ROLLOUT_ZARR_SCHEMA_ID:
-        row |= {"status": "stale", "problem": f"schema is {found[0]!r}, not {ROLLOUT_ZARR_SCHEMA_ID!r}"}
-    elif found[1] != ROLLOUT_ZARR_SCHEMA_VERSION:
-        row |= {"status": "stale", "problem": f"schema version is {found[1]!r}, not {ROLLOUT_ZARR_SCHEMA_VERSION!r}"}
+    schema, version = attributes.get("schema_id"), attributes.get("schema_version")
+    row: dict[str, Any] = {"schema_id": _text(schema), "schema_version": _text(version), "status": "current"}
+    if schema != ROLLOUT_ZARR_SCHEMA_ID:
+        row |= {"status": "stale", "problem": f"schema is {schema!r}, not {ROLLOUT_ZARR_SCHEMA_ID!r}"}
+    elif version != ROLLOUT_ZARR_SCHEMA_VERSION:
+        row |= {"status": "stale", "problem": f"schema version is {version!r}, not {ROLLOUT_ZARR_SCHEMA_VERSION!r}"}
     return row
 
 

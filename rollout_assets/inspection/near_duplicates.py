@@ -43,7 +43,7 @@ def _pairs(
     order = np.lexsort((x, steps))
     steps, x = steps[order], x[order]
     open_rows = np.arange(len(order))
-    found: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] = []
+    pairs: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] = []
     shift = 1
     while len(open_rows):
         open_rows = open_rows[open_rows + shift < len(order)]
@@ -56,10 +56,10 @@ def _pairs(
         chord = np.linalg.norm(one[:, :9] - other[:, :9], axis=1) / np.sqrt(8.0)
         angle = np.degrees(2.0 * np.arcsin(np.clip(chord, 0.0, 1.0)))
         near = (distance <= max_distance_m) & (angle <= max_angle_deg)
-        found.append((a[near], b[near], distance[near], angle[near]))
+        pairs.append((a[near], b[near], distance[near], angle[near]))
         shift += 1
     empty = np.zeros(0, np.int64)
-    if not found:
+    if not pairs:
         return empty, empty, np.zeros(0), np.zeros(0)
-    first, second, distances, angles = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    first, second, distances, angles = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     return first, second, distances, angles

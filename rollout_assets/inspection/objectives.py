@@ -39,7 +39,7 @@ def rollout_step_objective_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
         "rollout_row_id", "rollout_id", "recipe", "policy", "scene", "split", "target_row_id", "target_id"
     )
     chosen = with_names(selected_rows(reader)).select("step_row_id", *_OF_SELECTED).rename(_OF_SELECTED)
-    taken = pl.col("selected_candidate_row_id") >= 0
+    selected = pl.col("selected_candidate_row_id") >= 0
     return (
         steps.drop("selected_shell_index")
         .join(context, on="rollout_row_id", how="left", maintain_order="left")
@@ -49,7 +49,7 @@ def rollout_step_objective_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
         .with_columns(
             (1.0 - pl.col("num_valid_candidates") / pl.col("num_candidates")).alias("invalid_fraction"),
             (pl.col("best_root_gain") - pl.col("marginal_target_root_gain")).alias("regret"),
-            pl.when(taken).then("selected_candidate_row_id").alias("selected_candidate_row_id"),
+            pl.when(selected).then("selected_candidate_row_id").alias("selected_candidate_row_id"),
             *(pl.col(name).fill_nan(None) for name in CUMULATIVE_OF),
         )
         .select(*_ORDER)

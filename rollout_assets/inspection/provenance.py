@@ -34,10 +34,10 @@ _DEPTH_ATTRIBUTES = {
 def generation(reader: RolloutZarrStoreReader) -> dict[str, Any]:
     """The manifest's ``generation`` section; empty when there is none."""
     try:
-        found = reader.sidecar_manifest().get("generation")
+        section = reader.sidecar_manifest().get("generation")
     except StoreDamaged:
         return {}
-    return found if isinstance(found, dict) else {}
+    return section if isinstance(section, dict) else {}
 
 
 def recorded_campaign(reader: RolloutZarrStoreReader) -> CampaignConfig | None:

@@ -53,7 +53,7 @@ class TrainingReadiness:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What speaks against training right away."""
+        """Why training should not begin right away."""
         return tuple(
             f"{measure.name} is {measure.value:.4g}, wanted {measure.wanted}: {measure.meaning}"
             for measure in self.measures
@@ -131,9 +131,9 @@ def _states(reader: RolloutZarrStoreReader, q_train: np.ndarray) -> pl.DataFrame
     views = pl.DataFrame({"step_row_id": step_of[q_train]}).group_by("step_row_id").len("trainable_views")
     probability = reader.array(CANDIDATES.path("selection_probabilities"))
     chosen = steps["selected_candidate_row_id"].to_numpy()
-    taken = chosen >= 0
+    selected = chosen >= 0
     drawn = np.full(len(chosen), np.nan)
-    drawn[taken] = probability[chosen[taken]]
+    drawn[selected] = probability[chosen[selected]]
     return (
         steps.with_columns(pl.Series("probability", drawn))
         .join(context, on="rollout_row_id", how="left", maintain_order="left")
@@ -184,8 +184,8 @@ def _at_most(name: str, value: float, limits: tuple[float, float], meaning: str)
 
 
 def _verdict(measures: tuple[ReadinessMeasure, ...]) -> Verdict:
-    found = {measure.status for measure in measures}
-    return "not ready" if "bad" in found else "ready with care" if "careful" in found else "ready"
+    statuses = {measure.status for measure in measures}
+    return "not ready" if "bad" in statuses else "ready with care" if "careful" in statuses else "ready"
 
 
 def _ratio(count: int, total: int) -> float:

@@ -26,7 +26,7 @@ from rollout_assets.rollouts.evaluation import StateEvaluator, drive
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.records import SourceProvenance, rollout_record
 from rollout_assets.rollouts.roots import PreparedSample, TargetedRoot
-from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutLineage, RolloutZarrRecord, recipe_of
+from rollout_assets.rollouts.trace import RolloutLineage, RolloutZarrRecord, recipe_of
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.publishing import write_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -86,15 +86,15 @@ def replay_sources(
     tolerance: float = 0.0,
     progress: ProgressSink = SILENT,
 ) -> Iterator[Replay]:
-    """The same for whole source rows, all by default: every target, refused ones too, every recipe, every chain.
+    """Replay whole source rows, all by default: every target, refused ones too, every recipe, every chain.
 
     A target or a chain that is missing in the store, or should not be there, is a difference like any other.
     """
-    wanted = list(range(reader.num_rows("sources")) if source_row_ids is None else source_row_ids)
+    source_rows = list(range(reader.num_rows("sources")) if source_row_ids is None else source_row_ids)
     owner = reader.array(ROLLOUTS.path("source_row_id"))
     target_owner = reader.array(TARGETS.path("source_row_id"))
     keys = reader.table("sources", columns=("sample_key_id",), decode=True)["sample_key_id"]
-    for done, source_row in enumerate(wanted, start=1):
+    for done, source_row in enumerate(source_rows, start=1):
         require_row(reader, "sources", source_row)
         rollouts, targets = np.flatnonzero(owner == source_row), np.flatnonzero(target_owner == source_row)
         if len(rollouts):
@@ -103,7 +103,7 @@ def replay_sources(
         records = list(generator.records_of(generator.prepare(generator.store.row(keys[source_row]))))
         part = StorePart.of(reader, np.array([source_row]), targets, rollouts)
         yield Replay(keys[source_row], _compare(part, records, campaign, tolerance))
-        progress(ProgressEvent("replaying", done, len(wanted), unit="source rows"))
+        progress(ProgressEvent("replaying", done, len(source_rows), unit="source rows"))
 
 
 def source_of(campaign: CampaignConfig) -> VinOfflineStore:
@@ -128,24 +128,15 @@ def _recomputed(generator: RolloutGenerator, prepared: PreparedSample, lineage: 
     campaign, recipe_name = generator.config, recipe_of(lineage.rollout_id)
     recipe = next((recipe for recipe in campaign.recipes if recipe.name == recipe_name), None)
     if recipe is None:
-        known = ", ".join(recipe.name for recipe in campaign.recipes)
+        names = ", ".join(recipe.name for recipe in campaign.recipes)
         raise ReplayRefused(
-            f"{lineage.rollout_id}: campaign {campaign.name} has no recipe {recipe_name!r}; it has {known}"
+            f"{lineage.rollout_id}: campaign {campaign.name} has no recipe {recipe_name!r}; it has {names}"
         )
     root = _root(prepared, lineage)
     key = RolloutKey(campaign.seed, root.actor.identity.sample_key, root.match.target.target_id)
     evaluator = StateEvaluator(campaign, generator.scorer)
     (chains,) = drive([(root, campaign.seed, expand(recipe, key))], evaluator)
-    taken = {
-        (step.state.path, step.selected_shell_index): (
-            root,
-            step.state.shell.pose_world_camera[step.selected_shell_index],
-        )
-        for chain in chains
-        for step in chain.steps
-        if step.selected_shell_index != NOT_SELECTED and campaign.selected_depth.enabled
-    }
-    depths = dict(zip(taken, evaluator.selected_depths(list(taken.values())), strict=True))
+    depths = evaluator.selected_depths([(root, chains)]).get(root, {})
     return rollout_record(
         root.actor, root.match, recipe, campaign, _provenance(lineage), root.mesh_version, chains, depths
     )

@@ -1,7 +1,8 @@
 """Random labels measured again by the naive oracle: brute force in double precision.
 
-Everything is taken from the source and the stored poses: the current points are rebuilt by fusing the root's points and
-every view the chain took before, the crop is the matched ground-truth box, and each error is measured from scratch.
+Everything comes from the source and the stored poses: the current points are rebuilt by fusing the root's points and
+every view that the chain selected before, the crop is the matched ground-truth box, and each error is measured from
+scratch.
 
 Depth is judged on its own, pixel by pixel, against brute-force ray casting; the labels are then measured on the
 rendered depth. Fusion is not continuous: a point that rounding moves across the face of a voxel changes which points
@@ -146,7 +147,7 @@ class _Naive:
         row = self.reader.columns(CANDIDATES, start=candidate_row_id, stop=candidate_row_id + 1)
         stored = self.rollout(int(row["rollout_row_id"][0]))
         step_index = int(row["step_index"][0])
-        taken = [
+        earlier = [
             step.shell.pose_world_camera[step.selection.selected_shell_index]
             for step in stored.chain.steps[:step_index]
         ]
@@ -158,42 +159,35 @@ class _Naive:
             "shell_index": int(row["shell_index"][0]),
         }
         yield about | _line("depth_pixels", 1.0, 1.0 - self._wrong_depth(stored, pose), GRAZING_FRACTION)
-        found = self._labels(stored, taken, pose)
+        labels = self._labels(stored, earlier, pose)
         for label, (name, relative) in COMPARED.items():
-            ours = float(getattr(found, name))
+            ours = float(getattr(labels, name))
             tolerance = ERROR_TOLERANCE * max(abs(ours), 1e-12) if relative else GAIN_TOLERANCE
             yield about | _line(label, float(row[label][0]), ours, tolerance)
 
-    def _labels(self, stored: StoredRollout, taken: list[Float32], pose: Float32) -> naive.NaiveLabels:
+    def _labels(self, stored: StoredRollout, earlier: list[Float32], pose: Float32) -> naive.NaiveLabels:
         sample = self.sample(stored.lineage.source_sample_key or "")
-        current = self._cloud(sample, taken)
+        current = self._cloud(sample, earlier)
         joined = naive.fuse(current, self._seen(sample, pose), self.oracle.fusion_voxel_m)
         root = self._error(stored, sample, [], self._cloud(sample, []))
-        before = self._error(stored, sample, taken, current)
-        after = self._error(stored, sample, [*taken, pose], joined)
-        floor = ERROR_FLOOR_M2
-        return naive.NaiveLabels(
-            before_m2=before,
-            after_m2=after,
-            rri=(before - after) / max(before, floor),
-            root_gain=(before - after) / max(root, floor),
-            log_error_gain=math.log(max(before, floor)) - math.log(max(after, floor)),
-        )
+        before = self._error(stored, sample, earlier, current)
+        after = self._error(stored, sample, [*earlier, pose], joined)
+        return naive.NaiveLabels.of(before, after, root)
 
-    def _cloud(self, sample: VinSample, taken: list[Float32]) -> Float32:
-        """P_t: the root's points and those of every view taken, each voxel's first point only."""
-        key = (sample.identity.sample_key, b"".join(pose.tobytes() for pose in taken))
+    def _cloud(self, sample: VinSample, earlier: list[Float32]) -> Float32:
+        """P_t: the root's points and those of every earlier view, each voxel's first point only."""
+        key = (sample.identity.sample_key, b"".join(pose.tobytes() for pose in earlier))
         if key not in self._clouds:
             voxel = self.oracle.fusion_voxel_m
-            if taken:
-                cloud = naive.fuse(self._cloud(sample, taken[:-1]), self._seen(sample, taken[-1]), voxel)
+            if earlier:
+                cloud = naive.fuse(self._cloud(sample, earlier[:-1]), self._seen(sample, earlier[-1]), voxel)
             else:
                 cloud = naive.fuse(np.zeros((0, 3), np.float32), sample.actor.points_world, voxel)
             self._clouds[key] = cloud
         return self._clouds[key]
 
-    def _error(self, stored: StoredRollout, sample: VinSample, taken: list[Float32], cloud: Float32) -> float:
-        views = b"".join(pose.tobytes() for pose in taken)
+    def _error(self, stored: StoredRollout, sample: VinSample, earlier: list[Float32], cloud: Float32) -> float:
+        views = b"".join(pose.tobytes() for pose in earlier)
         key = (sample.identity.sample_key, stored.lineage.target_id or "", views)
         if key not in self._errors:
             vertices, faces = self.mesh(sample.identity.scene_id)
@@ -216,32 +210,28 @@ class _Naive:
         return float((np.abs(fast - slow) > DEPTH_TOLERANCE * np.maximum(slow, ERROR_FLOOR_M2)).mean())
 
     def _rendered(self, sample: VinSample, pose: Float32) -> Float32:
-        found = self._scenes.find(sample.identity.scene_id)
-        assert found is not None, "a rollout whose mesh is not there is refused before"
+        loaded = self._scenes.find(sample.identity.scene_id)
+        assert loaded is not None, "a rollout whose mesh is not there is refused before"
         limits = self.oracle.znear_m, self.oracle.zfar_m
-        return render_depth(found[0].bvh, pose[None], self._camera(sample), *limits).depth_m[0].cpu().numpy()
+        return render_depth(loaded[0].bvh, pose[None], self._camera(sample), *limits).depth_m[0].cpu().numpy()
 
     def _camera(self, sample: VinSample) -> PinholeCamera:
         return sample.actor.camera.resized(self.oracle.height_px, self.oracle.width_px)
 
     def _box(self, stored: StoredRollout, sample: VinSample) -> OrientedBoxes:
-        wanted = stored.lineage.matched_gt_target_row_id
-        rows = np.flatnonzero(sample.truth.gt_boxes.source_index == wanted)
+        number = stored.lineage.matched_gt_target_row_id
+        rows = np.flatnonzero(sample.truth.gt_boxes.source_index == number)
         if len(rows) != 1:
-            raise ReplayRefused(f"{stored.lineage.rollout_id}: the source has no ground-truth box {wanted} any more")
+            raise ReplayRefused(f"{stored.lineage.rollout_id}: the source has no ground-truth box {number} any more")
         return sample.truth.gt_boxes.boxes[int(rows[0]) : int(rows[0]) + 1]
 
     def _rollout(self, rollout_row_id: int) -> StoredRollout:
         stored = self.reader.rollout(rollout_row_id)
         refuse_other_campaign(self.reader, stored.lineage, self.campaign)
         scene = stored.lineage.scene_id or ""
-        if (
-            self.source.meshes.find(scene) is None
-            or self.source.meshes.content_hash(scene) != stored.lineage.mesh_version
-        ):
-            raise ReplayRefused(
-                f"{stored.lineage.rollout_id}: the mesh of {scene} is not {stored.lineage.mesh_version}"
-            )
+        meshes, version = self.source.meshes, stored.lineage.mesh_version
+        if meshes.find(scene) is None or meshes.content_hash(scene) != version:
+            raise ReplayRefused(f"{stored.lineage.rollout_id}: the mesh of {scene} is not {version}")
         return stored
 
     def _sample(self, sample_key: str) -> VinSample:
@@ -254,14 +244,8 @@ class _Naive:
 
 def _line(label: str, stored: float, ours: float, tolerance: float) -> dict[str, Any]:
     gap = abs(stored - ours)
-    return {
-        "label": label,
-        "stored": stored,
-        "naive": ours,
-        "gap": gap,
-        "tolerance": tolerance,
-        "agrees": gap <= tolerance,
-    }
+    values = {"stored": stored, "naive": ours, "gap": gap, "tolerance": tolerance}
+    return {"label": label, **values, "agrees": gap <= tolerance}
 
 
 def tiled_depth(

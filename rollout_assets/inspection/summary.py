@@ -17,15 +17,7 @@ from rollout_assets.inspection.decode import (
     named,
 )
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-
-WATERFALL = {
-    "full_shell": None,
-    "actor_valid": "actor_action_mask",
-    "oracle_label": "oracle_label_mask",
-    "q_train": "q_train_mask",
-    "selected": "selected_mask",
-}
-"""Stage -> the candidate mask that lets a row pass; the shell itself needs none."""
+from rollout_assets.rollouts.zarr_store.summary import CANDIDATE_STAGES, count_candidates
 
 GroupBy = Literal[
     "position",
@@ -55,12 +47,12 @@ def validity_waterfall_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
 
     Per stage: ``count``, its share of the shell and of the stage before (null where that is empty).
     """
-    masks = reader.table("candidates", columns=[mask for mask in WATERFALL.values() if mask is not None])
-    counts = [masks.height if mask is None else int(masks[mask].sum()) for mask in WATERFALL.values()]
+    stages = count_candidates([reader]).stages
+    counts = list(stages.values())
     before = [counts[0], *counts[:-1]]
     return pl.DataFrame(
         {
-            "stage": list(WATERFALL),
+            "stage": list(stages),
             "count": pl.Series(counts, dtype=pl.Int64),
             "fraction_of_shell": pl.Series([_share(count, counts[0]) for count in counts], dtype=pl.Float64),
             "fraction_of_previous": pl.Series(
@@ -78,7 +70,7 @@ def candidate_group_summary_rows(reader: RolloutZarrStoreReader, group_by: Group
     """
     if group_by not in get_args(GroupBy):
         raise ConfigError(f"group_by must be one of {', '.join(get_args(GroupBy))}, got {group_by!r}")
-    masks = [mask for mask in WATERFALL.values() if mask is not None]
+    masks = [mask for mask in CANDIDATE_STAGES.values() if mask is not None]
     frame = reader.table(
         "candidates", columns=["rollout_row_id", *masks, "target_root_gain", "target_rri"]
     ).with_columns(_group_column(reader, group_by))
@@ -91,7 +83,7 @@ def candidate_group_summary_rows(reader: RolloutZarrStoreReader, group_by: Group
         frame.group_by(group_by)
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
-            *(pl.col(mask).sum().cast(pl.Int64).alias(stage) for stage, mask in WATERFALL.items() if mask),
+            *(pl.col(mask).sum().cast(pl.Int64).alias(stage) for stage, mask in CANDIDATE_STAGES.items() if mask),
             gain.cast(pl.Float64).mean().alias("root_gain_mean"),
             gain.cast(pl.Float64).std(ddof=0).alias("root_gain_std"),
             *(
@@ -101,7 +93,11 @@ def candidate_group_summary_rows(reader: RolloutZarrStoreReader, group_by: Group
             rri.cast(pl.Float64).mean().alias("rri_mean"),
         )
         .with_columns(
-            *((pl.col(stage) / pl.col("count")).alias(f"{stage}_fraction") for stage, mask in WATERFALL.items() if mask)
+            *(
+                (pl.col(stage) / pl.col("count")).alias(f"{stage}_fraction")
+                for stage, mask in CANDIDATE_STAGES.items()
+                if mask
+            )
         )
         .sort("count", group_by, descending=[True, False], nulls_last=True)
     )

@@ -105,8 +105,8 @@ def suspicious_rollout_rows(
     in the order of ``KINDS`` and of the store.
     """
     subject = _Subject(reader, config or RolloutSuspiciousQueryConfig())
-    found = [_framed(kind, severity, query(subject)) for kind, (severity, query) in KINDS.items()]
-    rows = pl.concat([_with_owners(frame, subject) for frame in found])
+    frames = [_framed(kind, severity, query(subject)) for kind, (severity, query) in KINDS.items()]
+    rows = pl.concat([_with_owners(frame, subject) for frame in frames])
     order = pl.Enum(["error", "warning", "info"])
     return rows.sort(pl.col("severity").cast(order), maintain_order=True)
 

@@ -13,9 +13,11 @@ import warp as wp
 
 from rollout_assets.geometry.bvh_query_kernels import (
     EMPTY,
-    STACK,
+    FAR,
+    MISS,
+    box_gaps,
     closest_triangle,
-    gap_sq4,
+    tree_walk,
     triangle_distance_sq,
     triangle_distance_sq64,
 )
@@ -25,7 +27,6 @@ wp.set_module_options({"enable_backward": False, "fuse_fp": False})
 LEAF_POINTS = wp.constant(8)
 BLOCK_FACES = wp.constant(32)
 RUN_POINTS = wp.constant(32)
-_FAR = wp.constant(3.0e38)
 
 
 @wp.kernel
@@ -46,7 +47,7 @@ def points_to_surface(
     start = int(offsets[cloud]) + run * RUN_POINTS
     seed = int(-1)
     for i in range(start, wp.min(start + RUN_POINTS, int(offsets[cloud + 1]))):
-        best, slot = closest_triangle(points[i], _FAR, seed, boxes, children, corners)
+        best, slot = closest_triangle(points[i], FAR, seed, boxes, children, corners)
         distance_sq[order[i]] = best
         seed = slot
 
@@ -134,18 +135,18 @@ def build_clouds(
         count = (below_count + 3) // 4
         level_start = first_node + used
         for n in range(count):
-            low_x = wp.vec4(_FAR, _FAR, _FAR, _FAR)
-            low_y = wp.vec4(_FAR, _FAR, _FAR, _FAR)
-            low_z = wp.vec4(_FAR, _FAR, _FAR, _FAR)
-            high_x = wp.vec4(_FAR, _FAR, _FAR, _FAR)
-            high_y = wp.vec4(_FAR, _FAR, _FAR, _FAR)
-            high_z = wp.vec4(_FAR, _FAR, _FAR, _FAR)
+            low_x = wp.vec4(FAR, FAR, FAR, FAR)
+            low_y = wp.vec4(FAR, FAR, FAR, FAR)
+            low_z = wp.vec4(FAR, FAR, FAR, FAR)
+            high_x = wp.vec4(FAR, FAR, FAR, FAR)
+            high_y = wp.vec4(FAR, FAR, FAR, FAR)
+            high_z = wp.vec4(FAR, FAR, FAR, FAR)
             codes = wp.vec4i(EMPTY, EMPTY, EMPTY, EMPTY)
             for k in range(4):
                 child = 4 * n + k
                 if child < below_count:
-                    low = wp.vec3(_FAR, _FAR, _FAR)
-                    high = wp.vec3(-_FAR, -_FAR, -_FAR)
+                    low = wp.vec3(FAR, FAR, FAR)
+                    high = wp.vec3(-FAR, -FAR, -FAR)
                     if below_start < 0:
                         a = start + child * LEAF_POINTS
                         b = wp.min(a + LEAF_POINTS, stop)
@@ -183,79 +184,65 @@ def build_clouds(
             roots[cloud] = level_start
 
 
+@wp.struct
+class _Face:
+    """A triangle with its unit normal and its box."""
+
+    a: wp.vec3
+    b: wp.vec3
+    c: wp.vec3
+    normal: wp.vec3
+    low: wp.vec3
+    high: wp.vec3
+
+
 @wp.func
-def _gaps(low: wp.vec3, high: wp.vec3, boxes: wp.array2d(dtype=wp.vec4), node: int) -> wp.vec4:
-    """Squared distances from a box to the four child boxes of a node."""
-    return (
-        gap_sq4(boxes[node, 0], boxes[node, 3], low[0], high[0])
-        + gap_sq4(boxes[node, 1], boxes[node, 4], low[1], high[1])
-        + gap_sq4(boxes[node, 2], boxes[node, 5], low[2], high[2])
-    )
+def _face_gaps(face: _Face, boxes: wp.array2d(dtype=wp.vec4), node: int) -> wp.vec4:
+    return box_gaps(face.low, face.high, boxes, node)
+
+
+@wp.func
+def _nearest_in_leaf(
+    face: _Face, points: wp.array(dtype=wp.vec3), code: int, bound_sq: float, seed: int
+) -> tuple[float, int]:
+    best = bound_sq
+    winner = seed
+    packed = -1 - code
+    first = packed >> 3
+    for i in range(first, first + (packed & 7) + 1):
+        p = points[i]
+        away = wp.max(wp.max(face.low - p, p - face.high), wp.vec3(0.0, 0.0, 0.0))
+        if wp.dot(away, away) < best:
+            d = triangle_distance_sq(p, face.a, face.b, face.c, face.normal)
+            if d < best:
+                best = d
+                winner = i
+    return best, winner
+
+
+_walk_to_face = tree_walk("walk_to_face", _face_gaps, _nearest_in_leaf)
 
 
 @wp.func
 def _nearest_point(
-    a: wp.vec3,
-    b: wp.vec3,
-    c: wp.vec3,
-    normal: wp.vec3,
+    face: _Face,
     bound_sq: float,
     seed: int,
     root: int,
     points: wp.array(dtype=wp.vec3),
     boxes: wp.array2d(dtype=wp.vec4),
     children: wp.array(dtype=wp.vec4i),
-) -> tuple[float, int]:
-    """Nearest point of a cloud to a whole triangle below ``bound_sq``; ``seed`` is a point that may be near, or -1."""
-    stack = wp.zeros(shape=STACK, dtype=int)
-    near = wp.zeros(shape=STACK, dtype=float)
-    low = wp.min(wp.min(a, b), c)
-    high = wp.max(wp.max(a, b), c)
+) -> int:
+    """The point of a cloud nearest to a whole triangle below ``bound_sq``, or MISS; ``seed``: one that may be near."""
     best = bound_sq
-    winner = int(-1)
+    winner = int(MISS)
     if seed >= 0:
-        d = triangle_distance_sq(points[seed], a, b, c, normal)
+        d = triangle_distance_sq(points[seed], face.a, face.b, face.c, face.normal)
         if d < best:
             best = d
             winner = seed
-    node = root
-    depth = int(0)
-    while node != EMPTY:
-        if node < 0:
-            packed = -1 - node
-            first = packed >> 3
-            for i in range(first, first + (packed & 7) + 1):
-                p = points[i]
-                away = wp.max(wp.max(low - p, p - high), wp.vec3(0.0, 0.0, 0.0))
-                if wp.dot(away, away) < best:
-                    d = triangle_distance_sq(p, a, b, c, normal)
-                    if d < best:
-                        best = d
-                        winner = i
-            node = EMPTY
-        else:
-            gap = _gaps(low, high, boxes, node)
-            codes = children[node]
-            node = EMPTY
-            nearest = float(_FAR)
-            for k in range(4):
-                if gap[k] < best and codes[k] != EMPTY:
-                    if gap[k] < nearest:
-                        if node != EMPTY:
-                            stack[depth] = node
-                            near[depth] = nearest
-                            depth += 1
-                        node = codes[k]
-                        nearest = gap[k]
-                    else:
-                        stack[depth] = codes[k]
-                        near[depth] = gap[k]
-                        depth += 1
-        while node == EMPTY and depth > 0:
-            depth -= 1
-            if near[depth] < best:
-                node = stack[depth]
-    return best, winner
+    best, winner = _walk_to_face(face, points, root, best, winner, boxes, children)
+    return winner
 
 
 @wp.kernel
@@ -274,7 +261,7 @@ def faces_to_clouds(
 ):
     """Per cloud and block of faces: the weighted sum of each face's least squared distance, old points included.
 
-    minima: (states, faces) before; new_minima: (clouds, faces) after, or no columns when nobody wants them.
+    minima: (states, faces) before; new_minima: (clouds, faces) after, or no columns when they are not needed.
     """
     cloud, block = wp.tid()
     state = state_of_cloud[cloud]
@@ -285,7 +272,7 @@ def faces_to_clouds(
         worst = float(0.0)
         for f in range(start, stop):
             worst = wp.max(worst, minima[state, f])
-        gap = _gaps(block_boxes[block, 0], block_boxes[block, 1], boxes, root)
+        gap = box_gaps(block_boxes[block, 0], block_boxes[block, 1], boxes, root)
         codes = children[root]
         reached = bool(False)
         for k in range(4):
@@ -298,14 +285,18 @@ def faces_to_clouds(
     for f in range(start, stop):
         least = minima[state, f]
         if root != EMPTY:
-            a = records[f, 0]
-            b = records[f, 1]
-            c = records[f, 2]
-            normal = records[f, 3]
-            _best, winner = _nearest_point(a, b, c, normal, least, seed, root, points, boxes, children)
+            face = _Face()
+            face.a = records[f, 0]
+            face.b = records[f, 1]
+            face.c = records[f, 2]
+            face.normal = records[f, 3]
+            face.low = wp.min(wp.min(face.a, face.b), face.c)
+            face.high = wp.max(wp.max(face.a, face.b), face.c)
+            winner = _nearest_point(face, least, seed, root, points, boxes, children)
             if winner >= 0:
                 seed = winner
-                least = wp.min(least, triangle_distance_sq64(points[winner], a, b, c, normal))
+                nearer = triangle_distance_sq64(points[winner], face.a, face.b, face.c, face.normal)
+                least = wp.min(least, nearer)
         total += weights[f] * wp.float64(least)
         if new_minima.shape[1] > 0:
             new_minima[cloud, f] = least

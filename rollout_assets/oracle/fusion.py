@@ -38,7 +38,7 @@ class FusedCloud:
         return len(self.points)
 
     def extended(self, points_world: Array) -> FusedCloud:
-        """This cloud and (n, 3) points after it; those in a voxel that is taken are dropped."""
+        """This cloud and (n, 3) points after it; those in a voxel that is occupied are dropped."""
         new = as_numpy(points_world)
         new = new[first_in_voxel(new, self.voxel_m)]
         keys, mine = voxel_keys(new, self.voxel_m), voxel_keys(self.points, self.voxel_m)

@@ -1,7 +1,7 @@
 """The slow, obvious twin of every fast function of this room: NumPy in double precision, every pair looked at.
 
-Kept so that the kernels can be tested against something that can be read in one sitting; nothing else uses it, except
-the benchmark, which also times ``torch_error``, the same brute force as a PyTorch user would write it.
+The kernels are tested against it, because it can be read in one sitting, and ``inspection.second_opinion`` recomputes
+stored labels with it. The benchmark times it too, and ``torch_error``: brute force as a PyTorch user would write it.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def back_project(depth_m: ArrayLike, pose_world_camera: ArrayLike, camera: Pinho
 
 def fuse(current: Float32, new: Float32, voxel_m: float) -> Float32:
     """``current`` (assumed fused) and after it those of ``new`` that open a voxel, first come first served."""
-    taken = set(voxel_keys(current, voxel_m).tolist())
+    occupied = set(voxel_keys(current, voxel_m).tolist())
     kept = []
     for point, key in zip(new, voxel_keys(new, voxel_m).tolist(), strict=True):
-        if key not in taken:
-            taken.add(key)
+        if key not in occupied:
+            occupied.add(key)
             kept.append(point)
     return np.concatenate([current, np.array(kept, np.float32).reshape(-1, 3)])
 
@@ -119,6 +119,19 @@ class NaiveLabels:
     root_gain: float
     log_error_gain: float
 
+    @classmethod
+    def of(cls, before_m2: float, after_m2: float, root_error_m2: float) -> NaiveLabels:
+        """What follows from the errors before and after a view, and at the root."""
+        before, after = max(before_m2, ERROR_FLOOR_M2), max(after_m2, ERROR_FLOOR_M2)
+        gain = before_m2 - after_m2
+        return cls(
+            before_m2=before_m2,
+            after_m2=after_m2,
+            rri=gain / before,
+            root_gain=gain / max(root_error_m2, ERROR_FLOOR_M2),
+            log_error_gain=float(np.log(before) - np.log(after)),
+        )
+
 
 def label(
     current: Float32,
@@ -136,13 +149,7 @@ def label(
         surface_error(cloud[box.contains(cloud, config.crop_margin_m)[0]], vertices, crop, config)
         for cloud in (current, joined)
     )
-    return NaiveLabels(
-        before_m2=before,
-        after_m2=after,
-        rri=(before - after) / max(before, ERROR_FLOOR_M2),
-        root_gain=(before - after) / max(root_error_m2, ERROR_FLOOR_M2),
-        log_error_gain=float(np.log(max(before, ERROR_FLOOR_M2)) - np.log(max(after, ERROR_FLOOR_M2))),
-    )
+    return NaiveLabels.of(before, after, root_error_m2)
 
 
 def torch_error(points: torch.Tensor, triangles: torch.Tensor, pairs: int = 1 << 19) -> torch.Tensor:

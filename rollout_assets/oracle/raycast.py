@@ -98,8 +98,8 @@ class ViewPoints:
         first = full_warp(self.count * size, 2**31 - 1, wp.int32, self.device)
         views = [poses, pixels, self._depth, wp.float64(config.fusion_voxel_m)]
         states = [to_warp(cloud_of_view.astype(np.int32), wp.int32, self.device), *_joined_tables(clouds, self.device)]
-        found = [size, keys, first, self._points, self._claims]
-        launch(view_kernels.claim_voxels, shape, [*views, *states, *found], self.device)
+        outputs = [size, keys, first, self._points, self._claims]
+        launch(view_kernels.claim_voxels, shape, [*views, *states, *outputs], self.device)
         launch(view_kernels.keep_first, shape, [first, self._claims], self.device)
 
     def new_in(self, boxes: Float64, box_of_view: NDArray[np.int64]) -> tuple[NDArray[np.int32], PointClouds]:
@@ -110,13 +110,13 @@ class ViewPoints:
         rows = to_warp(boxes.reshape(-1, 15), wp.float64, self.device)
         of_view = to_warp(box_of_view.astype(np.int32), wp.int32, self.device)
         counts = empty_warp((self.count, 3), wp.int32, self.device)
-        found = [self._points, self._claims, rows, of_view]
-        launch(view_kernels.count_points, self.count, [self._depth, *found, counts], self.device)
+        inputs = [self._points, self._claims, rows, of_view]
+        launch(view_kernels.count_points, self.count, [self._depth, *inputs, counts], self.device)
         counted = counts.numpy()
         offsets = np.concatenate([[0], np.cumsum(counted[:, 2], dtype=np.int64)])
         points = empty_warp(int(offsets[-1]), wp.vec3, self.device)
         starts = to_warp(offsets, wp.int64, self.device)
-        launch(view_kernels.gather_new, self.count, [*found, starts, points], self.device)
+        launch(view_kernels.gather_new, self.count, [*inputs, starts, points], self.device)
         return counted, PointClouds(points, offsets)
 
 

@@ -70,11 +70,7 @@ class OracleState:
     camera: PinholeCamera
     cloud: FusedCloud
     target: CropState
-    whole: CropState | None
-
-    def target_points(self) -> Float32:
-        """(n, 3) current points inside the target's grown box."""
-        return self.cloud.points[points_in(self.cloud.points, self.target.crop.box_row)]
+    scene_region: CropState | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,12 +131,12 @@ class OracleScorer:
         camera: PinholeCamera,
         cloud: FusedCloud,
         target_box: OrientedBoxes,
-        whole: CropState | None = None,
+        scene_region: CropState | None = None,
     ) -> OracleState | Refused:
         """The root state of one target, or why there is none.
 
-        target_box: the matched ground-truth box; whole: ``region`` of the snippet's extent when scene labels are
-        wanted, shared by all targets of the root. The camera is resized to the configured scoring resolution.
+        target_box: the matched ground-truth box; scene_region: ``region`` of the snippet's extent when the scene is
+        labelled too, shared by all targets of the root. The camera is resized to the configured scoring resolution.
         """
         if scene is None:
             return Refused(Refusal.MESH_REFERENCE_MISSING, "the scene has no mesh")
@@ -148,7 +144,7 @@ class OracleScorer:
         if isinstance(target, Refused):
             return target
         small = camera.resized(self.config.height_px, self.config.width_px)
-        return OracleState(scene, small, cloud, target, whole)
+        return OracleState(scene, small, cloud, target, scene_region)
 
     def region(self, scene: OracleScene, cloud: FusedCloud, box: OrientedBoxes) -> CropState | Refused:
         """The faces and points of one box ± the crop margin at the root, or why they cannot be measured."""
@@ -161,8 +157,8 @@ class OracleScorer:
         row = box_row(box, margin)
         points = cloud.points[points_in(cloud.points, row)]
         if len(points) < self.config.min_current_points:
-            wanted = f"min_current_points is {self.config.min_current_points}"
-            return Refused(Refusal.TARGET_SUPPORT_TOO_LOW, f"{len(points)} points in the box ± {margin} m; {wanted}")
+            needed = f"min_current_points is {self.config.min_current_points}"
+            return Refused(Refusal.TARGET_SUPPORT_TOO_LOW, f"{len(points)} points in the box ± {margin} m; {needed}")
         surface = scene.surface(faces, self.config.face_weighting, self.config.distance)
         state = surface.extended(surface.unseen(), points)
         return CropState(Crop(surface, row), state, float(surface.error(state)))
@@ -174,13 +170,13 @@ class OracleScorer:
         limit nor the order or company of a candidate changes a bit of its label.
         """
         poses, owner, rows = _valid_rows(requests)
-        found = _Found.empty(len(poses))
+        scores = _ViewScores.empty(len(poses))
         for group in self._batches(requests, owner):
-            self._score_batch([request.state for request in requests], poses, owner, group, found)
+            self._score_batch([request.state for request in requests], poses, owner, group, scores)
         labels = []
         for index, request in enumerate(requests):
             mine = owner == index
-            labels.append(_labels(request, rows[mine], found.of(mine)))
+            labels.append(_labels(request, rows[mine], scores.of(mine)))
         return labels
 
     def advance(self, state: OracleState, pose_world_camera: ArrayLike) -> OracleState:
@@ -223,7 +219,7 @@ class OracleScorer:
         poses: Float32,
         owner: NDArray[np.int64],
         rows: NDArray[np.int64],
-        found: _Found,
+        scores: _ViewScores,
     ) -> None:
         used, state_of_view = np.unique(owner[rows], return_inverse=True)
         mine = [states[index] for index in used]
@@ -234,10 +230,10 @@ class OracleScorer:
             if not any(crop is not None for crop in crops):
                 continue
             counts, clouds = views.new_in(boxes, state_of_view)
-            found.hit_pixels[rows] = counts[:, 0]
-            found.seen[region, rows] = counts[:, 1]
-            found.new[region, rows] = counts[:, 2]
-            found.after[region, rows] = self._after(crops, clouds, state_of_view)
+            scores.hit_pixels[rows] = counts[:, 0]
+            scores.seen[region, rows] = counts[:, 1]
+            scores.new[region, rows] = counts[:, 2]
+            scores.after[region, rows] = self._after(crops, clouds, state_of_view)
 
     def _after(
         self, crops: Sequence[CropState | None], clouds: PointClouds, state_of_view: NDArray[np.int64]
@@ -258,7 +254,7 @@ class OracleScorer:
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _ViewScores:
     """What the kernels say about n valid views, per region where it has two rows (target, scene)."""
 
     hit_pixels: NDArray[np.int32]
@@ -267,12 +263,12 @@ class _Found:
     after: Float64
 
     @classmethod
-    def empty(cls, count: int) -> _Found:
+    def empty(cls, count: int) -> _ViewScores:
         zeros = np.zeros((2, count), np.int32)
         return cls(np.zeros(count, np.int32), zeros, zeros.copy(), np.full((2, count), np.nan))
 
-    def of(self, views: NDArray[np.bool_]) -> _Found:
-        return _Found(self.hit_pixels[views], self.seen[:, views], self.new[:, views], self.after[:, views])
+    def of(self, views: NDArray[np.bool_]) -> _ViewScores:
+        return _ViewScores(self.hit_pixels[views], self.seen[:, views], self.new[:, views], self.after[:, views])
 
 
 def points_in(points: Float32, row: Float64) -> NDArray[np.bool_]:
@@ -285,7 +281,7 @@ def points_in(points: Float32, row: Float64) -> NDArray[np.bool_]:
 
 
 def _regions(state: OracleState) -> tuple[CropState, ...]:
-    return (state.target,) if state.whole is None else (state.target, state.whole)
+    return (state.target,) if state.scene_region is None else (state.target, state.scene_region)
 
 
 def _surface_id(crop: CropState | None) -> int:
@@ -306,12 +302,12 @@ def _valid_rows(requests: Sequence[ScoreRequest]) -> tuple[Float32, NDArray[np.i
     return np.concatenate(poses), np.concatenate(owner), np.concatenate(rows)
 
 
-def _labels(request: ScoreRequest, rows: NDArray[np.int64], found: _Found) -> CandidateLabels:
+def _labels(request: ScoreRequest, rows: NDArray[np.int64], scores: _ViewScores) -> CandidateLabels:
     count = len(request.valid)
     hits = np.full(count, -1, np.int32)
-    hits[rows] = found.hit_pixels
+    hits[rows] = scores.hit_pixels
     regions = [
-        _region_labels(region, count, rows, found.after[index], found.seen[index], found.new[index])
+        _region_labels(region, count, rows, scores.after[index], scores.seen[index], scores.new[index])
         for index, region in enumerate(_regions(request.state))
     ]
     return CandidateLabels(regions[0], regions[1] if len(regions) > 1 else None, hits)

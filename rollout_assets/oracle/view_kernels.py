@@ -77,17 +77,17 @@ def _first_slot(key: wp.int64, size: int) -> int:
 @wp.func
 def _contains(keys: wp.array(dtype=wp.int64), start: int, size: int, key: wp.int64) -> bool:
     slot = _first_slot(key, size)
-    found = bool(False)
+    present = bool(False)
     probing = bool(True)
     while probing:
         here = keys[start + slot]
         if here == key:
-            found = True
+            present = True
             probing = False
         elif here == FREE:
             probing = False
         slot = (slot + 1) & (size - 1)
-    return found
+    return present
 
 
 @wp.func

@@ -180,7 +180,7 @@ def command(*lines: str) -> str:
 
 def depth_picture(depth_m: Float32, near_m: float, far_m: float, caption: str) -> str:
     """A depth image as an embedded PNG; grey where there is no depth, dark is near."""
-    from matplotlib import colormaps
+    from matplotlib import colormaps  # half a second that only pages with depth images need to pay
     from matplotlib.image import imsave
 
     span = max(far_m - near_m, 1e-6)

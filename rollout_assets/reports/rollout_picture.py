@@ -1,4 +1,4 @@
-"""One rollout in 3-D: the scene around the target, what was known, the views offered at each step, the path taken."""
+"""One rollout in 3-D: the scene around the target, the points seen, the views offered at each step, the path taken."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plot_rollout(
     points_world: Float32,
     path: Path,
 ) -> None:
-    """Write a self-contained page. vertices (n, 3), faces (m, 3): the scene; points_world (p, 3): what was known."""
+    """Write a self-contained page. vertices (n, 3), faces (m, 3): the scene; points_world (p, 3): points seen."""
     lineage = record.lineage_for_chain(chain)
     _write(lineage, record.root.pose_world_camera, chain, _Surroundings(vertices, faces, points_world), path)
 
@@ -43,7 +43,7 @@ def plot_rollout(
 def plot_stored_rollout(
     reader: RolloutZarrStoreReader, rollout_row_id: int, campaign: CampaignConfig | None, path: Path
 ) -> None:
-    """The same page for a stored chain. Without the campaign, or its source, the scene and its points are left out."""
+    """Write the page of a stored chain. Without the campaign, or its source, the scene and its points are left out."""
     stored = reader.rollout(rollout_row_id)
     around = _surroundings(campaign, stored.lineage) if campaign is not None else None
     _write(stored.lineage, stored.root.pose_world_camera, stored.chain, around, path)
@@ -51,7 +51,7 @@ def plot_stored_rollout(
 
 @dataclass(frozen=True, eq=False)
 class _Surroundings:
-    """vertices (n, 3), faces (m, 3): the scene; points_world (p, 3): what was known of it."""
+    """vertices (n, 3), faces (m, 3): the scene; points_world (p, 3): the points seen of it."""
 
     vertices: Float32
     faces: NDArray[np.int32]
@@ -115,12 +115,12 @@ def _eye(root_pose: Float32) -> dict[str, float]:
 
 def _walked(root_pose: Float32, chain: RolloutChain) -> Float32:
     """(s + 1, 12) poses from the root on."""
-    taken = [
+    poses = [
         step.shell.pose_world_camera[step.selection.selected_shell_index]
         for step in chain.steps
         if step.selection.selected_shell_index != NOT_SELECTED
     ]
-    return np.stack([root_pose, *taken])
+    return np.stack([root_pose, *poses])
 
 
 def _target_box(lineage: RolloutLineage) -> OrientedBoxes:

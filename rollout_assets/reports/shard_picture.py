@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -10,15 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rollout_assets.candidates.reasons import InvalidReason
-from rollout_assets.inspection.summary import WATERFALL
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-from rollout_assets.rollouts.zarr_store.schema import CANDIDATES
+from rollout_assets.rollouts.zarr_store.summary import candidate_blocks, count_candidates
 
-BLOCK_ROWS = 1 << 20
-"""Candidate rows read at a time."""
-
-_COLUMNS = ("step_index", "primary_invalid_reason", "target_root_gain", *(mask for mask in WATERFALL.values() if mask))
 _BLUE, _GREY = "#4c72b0", "#8c8c8c"
 _PANEL, _HEIGHT, _NAMES = 340, 200, 150
 
@@ -35,18 +28,8 @@ class StoreSketch:
     @classmethod
     def of(cls, readers: Sequence[RolloutZarrStoreReader]) -> StoreSketch:
         """The sketch of some stores together."""
-        waterfall: Counter[str] = Counter(dict.fromkeys(WATERFALL, 0))
-        reasons: Counter[str] = Counter()
-        sums: dict[int, np.ndarray[Any, Any]] = {}
-        for reader in readers:
-            for start in range(0, reader.num_rows(CANDIDATES.name), BLOCK_ROWS):
-                block = reader.columns(CANDIDATES, _COLUMNS, start, start + BLOCK_ROWS)
-                _count(block, waterfall, reasons, sums)
-        means = {
-            step: (float(total[0] / max(total[1], 1)), float(total[2] / max(total[3], 1)))
-            for step, total in sorted(sums.items())
-        }
-        return cls(dict(waterfall), dict(reasons), means)
+        counts = count_candidates(readers)
+        return cls(counts.stages, dict(counts.refused), _mean_gains(readers))
 
     @property
     def shell(self) -> int:
@@ -54,7 +37,7 @@ class StoreSketch:
         return self.waterfall["full_shell"]
 
     def svg(self) -> bytes:
-        """Three panels side by side, a few kB; text, for a shard's picture must not cost more than reading it."""
+        """Three panels side by side, a few kB; text, because a shard's picture must not cost more than reading it."""
         most = sorted(self.reasons.items(), key=lambda item: -item[1])[:6]
         body = (
             _bars(0, "views", self.waterfall, _BLUE)
@@ -115,22 +98,19 @@ def _panel(panel: int, title: str, body: str) -> str:
     return f'<g transform="translate({panel * _PANEL} 0)"><text x="16" y="20" font-size="13">{title}</text>{body}</g>'
 
 
-def _count(
-    block: dict[str, np.ndarray[Any, Any]],
-    waterfall: Counter[str],
-    reasons: Counter[str],
-    sums: dict[int, np.ndarray[Any, Any]],
-) -> None:
-    for stage, mask in WATERFALL.items():
-        waterfall[stage] += len(block["step_index"]) if mask is None else int(block[mask].sum())
-    refused = block["primary_invalid_reason"][~block["actor_action_mask"].astype(bool)]
-    values, times = np.unique(refused, return_counts=True)
-    reasons.update({InvalidReason(int(value)).name: int(count) for value, count in zip(values, times, strict=True)})
-    labelled = block["oracle_label_mask"].astype(bool)
-    taken = labelled & block["selected_mask"].astype(bool)
-    gain = block["target_root_gain"].astype(np.float64)
-    for step in np.unique(block["step_index"]):
-        here = block["step_index"] == step
-        both = [gain[here & labelled], gain[here & taken]]
-        total = np.array([both[0].sum(), len(both[0]), both[1].sum(), len(both[1])])
-        sums[int(step)] = sums.get(int(step), np.zeros(4)) + total
+def _mean_gains(readers: Sequence[RolloutZarrStoreReader]) -> dict[int, tuple[float, float]]:
+    """Step -> mean root gain of all labelled views, and of the selected ones among them."""
+    sums: dict[int, np.ndarray[Any, Any]] = {}
+    for block in candidate_blocks(readers, ("step_index", "target_root_gain", "oracle_label_mask", "selected_mask")):
+        labelled = block["oracle_label_mask"].astype(bool)
+        selected = labelled & block["selected_mask"].astype(bool)
+        gain = block["target_root_gain"].astype(np.float64)
+        for step in np.unique(block["step_index"]):
+            here = block["step_index"] == step
+            both = [gain[here & labelled], gain[here & selected]]
+            total = np.array([both[0].sum(), len(both[0]), both[1].sum(), len(both[1])])
+            sums[int(step)] = sums.get(int(step), np.zeros(4)) + total
+    return {
+        step: (float(total[0] / max(total[1], 1)), float(total[2] / max(total[3], 1)))
+        for step, total in sorted(sums.items())
+    }

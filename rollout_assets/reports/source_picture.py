@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from rollout_assets.errors import ConfigError
@@ -159,7 +160,7 @@ def _labels(names: tuple[str, ...], confidence: Float32 | None = None) -> list[s
 
 
 def _write_png(overview: SceneOverview, path: Path) -> None:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # half a second that only a PNG needs to pay
     from matplotlib.lines import Line2D
 
     ground = height_map(overview.vertices, overview.faces, _PNG_SIDE_PX)
@@ -202,8 +203,6 @@ def _write_png(overview: SceneOverview, path: Path) -> None:
 
 
 def _write_html(overview: SceneOverview, path: Path) -> None:
-    import plotly.graph_objects as go
-
     ground = height_map(overview.vertices, overview.faces, _HTML_SIDE_PX)
     rows, cols = ground.heights_m.shape
     figure = go.Figure(

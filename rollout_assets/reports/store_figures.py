@@ -109,10 +109,10 @@ def every_rule(reader: RolloutZarrStoreReader) -> go.Figure:
 
 def gains_by_step(objectives: pl.DataFrame) -> go.Figure:
     """Root gain of what was taken, by step and recipe: quartiles, extremes and mean."""
-    taken = objectives.drop_nulls("marginal_target_root_gain")
+    selected = objectives.drop_nulls("marginal_target_root_gain")
     gain = pl.col("marginal_target_root_gain").cast(pl.Float64)
     boxes = (
-        taken.group_by("recipe", "step_index")
+        selected.group_by("recipe", "step_index")
         .agg(
             *(gain.quantile(q, "linear").alias(name) for name, q in _QUANTILES.items()),
             gain.mean().alias("mean"),

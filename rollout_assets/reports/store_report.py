@@ -210,18 +210,18 @@ def _depths(report: _Report) -> None:
 
 def _suspicious(report: _Report) -> None:
     page, reader = report.page, report.reader
-    found = suspicious_rollout_rows(reader)
-    if found.is_empty():
+    suspicious = suspicious_rollout_rows(reader)
+    if suspicious.is_empty():
         page.section("suspicious", "What looks wrong", text("Nothing. Every kind of finding was looked for."))
         return
-    kinds = found.group_by("kind", "severity", maintain_order=True).agg(pl.len().alias("rows"))
+    kinds = suspicious.group_by("kind", "severity", maintain_order=True).agg(pl.len().alias("rows"))
     overview = table(
         ("kind", "severity", "rows"),
         [(link(f"kind-{kind}", kind), tagged(severity, severity), rows) for kind, severity, rows in kinds.rows()],
     )
     parts, mentioned = [overview], set()
     for kind, _, count in kinds.rows():
-        shown = found.filter(pl.col("kind") == kind).head(EXAMPLES_PER_KIND)
+        shown = suspicious.filter(pl.col("kind") == kind).head(EXAMPLES_PER_KIND)
         mentioned |= set(shown["step_row_id"].drop_nulls().to_list())
         rows = f"{count:,} rows" if count > 1 else "1 row"
         more = f", first {shown.height}" if shown.height < count else ""

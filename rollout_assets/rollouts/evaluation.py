@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
@@ -19,15 +20,18 @@ from rollout_assets.config import CampaignConfig
 from rollout_assets.geometry.poses import Float32
 from rollout_assets.oracle.raycast import render_depth
 from rollout_assets.oracle.scorer import CandidateLabels, OracleScorer, OracleState, RegionLabels, ScoreRequest
-from rollout_assets.rollouts.engine import EvaluatedState, RolloutKey, ShellPath
+from rollout_assets.rollouts.engine import Chain, EvaluatedState, RolloutKey, ShellPath
 from rollout_assets.rollouts.roots import TargetedRoot
-from rollout_assets.rollouts.trace import SelectedDepth, StepLabels
+from rollout_assets.rollouts.trace import NOT_SELECTED, SelectedDepth, StepLabels
 
 KEPT_STATES = 512
 """Evaluated states kept for recipes and rollouts that reach them again; a forgotten one is evaluated anew."""
 
 DEPTH_VIEWS_PER_LAUNCH = 256
 """Selected views rendered together."""
+
+SelectedDepths = dict[tuple[ShellPath, int], SelectedDepth]
+"""Depth of selected views by the path of their state and their place in its shell."""
 
 R = TypeVar("R")
 
@@ -90,8 +94,28 @@ class StateEvaluator:
         """The states of all requests, in order."""
         return [node.state for node in self._nodes_of(requests)]
 
-    def selected_depths(self, views: Sequence[tuple[TargetedRoot, Float32]]) -> list[SelectedDepth]:
-        """Depth of selected views (root, pose (12,)) at the configured size, in order."""
+    def selected_depths(
+        self, chains: Iterable[tuple[TargetedRoot, Iterable[Chain]]]
+    ) -> dict[TargetedRoot, SelectedDepths]:
+        """By root, the depth of every selected view of its chains, rendered once however many chains selected it.
+
+        Nothing is rendered when the campaign keeps no selected depth.
+        """
+        poses = {
+            (root, step.state.path, step.selected_shell_index): step.state.shell.pose_world_camera
+            for root, kept in chains
+            for chain in kept
+            for step in chain.steps
+            if step.selected_shell_index != NOT_SELECTED and self.config.selected_depth.enabled
+        }
+        images = self._render([(root, shell[index]) for (root, _, index), shell in poses.items()])
+        depths: dict[TargetedRoot, SelectedDepths] = defaultdict(dict)
+        for (root, path, index), image in zip(poses, images, strict=True):
+            depths[root][path, index] = image
+        return depths
+
+    def _render(self, views: Sequence[tuple[TargetedRoot, Float32]]) -> list[SelectedDepth]:
+        """Depth of views (root, pose (12,)) at the configured size, in order."""
         began = perf_counter()
         size, oracle = self.config.selected_depth, self.config.oracle
         depths: list[SelectedDepth] = []
@@ -111,17 +135,17 @@ class StateEvaluator:
         return depths
 
     def _nodes_of(self, requests: Sequence[StateRequest]) -> list[_Node]:
-        known = self._cached(requests)
-        missing = {(r.key, r.path): r for r in requests if (r.key, r.path) not in known}
+        nodes = self._cached(requests)
+        missing = {(r.key, r.path): r for r in requests if (r.key, r.path) not in nodes}
         if missing:
             made = self._evaluate(list(missing.values()))
             fresh = dict(zip(missing, made, strict=True))
             self._keep(fresh)
-            known |= fresh
-        return [known[r.key, r.path] for r in requests]
+            nodes |= fresh
+        return [nodes[r.key, r.path] for r in requests]
 
     def _evaluate(self, requests: Sequence[StateRequest]) -> list[_Node]:
-        """Evaluate states that are not known yet; their parents come first."""
+        """Evaluate states that are not in the cache; their parents come first."""
         deeper = [r for r in requests if r.path]
         parents = dict(
             zip(
@@ -144,9 +168,9 @@ class StateEvaluator:
         with self._lock:
             self.views_scored += sum(int(request.valid.sum()) for request in asked)
         nodes = []
-        for request, (pose, state), shell, found in zip(requests, places, shells, scored, strict=True):
-            judged = with_no_hit(shell, found.hit_pixels)
-            labels = _step_labels(found, judged)
+        for request, (pose, state), shell, scores in zip(requests, places, shells, scored, strict=True):
+            judged = with_no_hit(shell, scores.hit_pixels)
+            labels = _step_labels(scores, judged)
             nodes.append(_Node(EvaluatedState(request.path, pose, judged, labels), state))
         return nodes
 
@@ -195,27 +219,27 @@ def drive(
 ) -> list[R]:
     """Run expansions (root, seed, generator) in lockstep, all states of a depth evaluated together, in order."""
     results: dict[int, R] = {}
-    wanted = {index: next(rollout) for index, (_, _, rollout) in enumerate(rollouts)}
-    while wanted:
+    needed = {index: next(rollout) for index, (_, _, rollout) in enumerate(rollouts)}
+    while needed:
         requests = [
             StateRequest(rollouts[index][0], rollouts[index][1], path)
-            for index, paths in wanted.items()
+            for index, paths in needed.items()
             for path in paths
         ]
         states = iter(evaluator.evaluate(requests))
-        answers = {index: {path: next(states) for path in paths} for index, paths in wanted.items()}
-        wanted = {}
+        answers = {index: {path: next(states) for path in paths} for index, paths in needed.items()}
+        needed = {}
         for index, answer in answers.items():
             try:
-                wanted[index] = rollouts[index][2].send(answer)
+                needed[index] = rollouts[index][2].send(answer)
             except StopIteration as stop:
                 results[index] = stop.value
     return [results[index] for index in range(len(rollouts))]
 
 
-def _step_labels(found: CandidateLabels, shell: CandidateShell) -> StepLabels:
+def _step_labels(scores: CandidateLabels, shell: CandidateShell) -> StepLabels:
     """The oracle's columns as stored: float32, NaN in every row that cannot be taken."""
-    target, scene = found.target, found.scene
+    target, scene = scores.target, scores.scene
     columns = {
         "target_rri": target.rri,
         "target_root_gain": target.root_gain,

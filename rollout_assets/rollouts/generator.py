@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -12,8 +12,8 @@ from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import RolloutAssetsError
 from rollout_assets.oracle.scorer import OracleScorer
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
-from rollout_assets.rollouts.engine import Chain, RolloutKey, ShellPath, StepDecision, expand
-from rollout_assets.rollouts.evaluation import StateEvaluator, drive
+from rollout_assets.rollouts.engine import Chain, RolloutKey, expand
+from rollout_assets.rollouts.evaluation import SelectedDepths, StateEvaluator, drive
 from rollout_assets.rollouts.records import SourceProvenance, rollout_record
 from rollout_assets.rollouts.roots import (
     PreparedSample,
@@ -23,7 +23,7 @@ from rollout_assets.rollouts.roots import (
     TargetedRoot,
     prepare_sample,
 )
-from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutZarrRecord, SelectedDepth
+from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.sources.layout import FORMAT_VERSION, IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
 
@@ -126,7 +126,7 @@ class RolloutGenerator:
         """Records of a prepared row's targets and all recipes."""
         evaluator = StateEvaluator(self.config, self.scorer)
         chains = self._expand(prepared.roots, evaluator)
-        depths = self._depths(prepared.roots, chains, evaluator)
+        depths = evaluator.selected_depths((root, kept) for (root, _), kept in chains.items())
         self._count_stages(evaluator)
         for target in prepared.targets:
             yield from self._target_records(prepared, target, chains, depths)
@@ -154,33 +154,12 @@ class RolloutGenerator:
         names = [(root, recipe.name) for root in roots for recipe in self.config.recipes]
         return dict(zip(names, drive(rollouts, evaluator), strict=True))
 
-    def _depths(
-        self,
-        roots: Sequence[TargetedRoot],
-        chains: dict[tuple[TargetedRoot, str], tuple[Chain, ...]],
-        evaluator: StateEvaluator,
-    ) -> dict[TargetedRoot, dict[tuple[ShellPath, int], SelectedDepth]]:
-        """Depth of every selected view, each rendered once however many chains took it."""
-        if not self.config.selected_depth.enabled:
-            return {root: {} for root in roots}
-        taken = {
-            (root, step.state.path, step.selected_shell_index): step.state.shell.pose_world_camera
-            for (root, _), kept in chains.items()
-            for step in _steps(kept)
-            if step.selected_shell_index != NOT_SELECTED
-        }
-        images = evaluator.selected_depths([(root, poses[index]) for (root, _, index), poses in taken.items()])
-        depths: dict[TargetedRoot, dict[tuple[ShellPath, int], SelectedDepth]] = {root: {} for root in roots}
-        for (root, path, index), image in zip(taken, images, strict=True):
-            depths[root][path, index] = image
-        return depths
-
     def _target_records(
         self,
         prepared: PreparedSample,
         target: TargetedRoot | RefusedTarget,
         chains: dict[tuple[TargetedRoot, str], tuple[Chain, ...]],
-        depths: dict[TargetedRoot, dict[tuple[ShellPath, int], SelectedDepth]],
+        depths: dict[TargetedRoot, SelectedDepths],
     ) -> Iterator[RolloutZarrRecord]:
         self.stats.targets += 1
         if isinstance(target, RefusedTarget):
@@ -194,8 +173,8 @@ class RolloutGenerator:
                 self.stats.recipes_stuck[DEAD_RECIPE] += 1
             self.stats.rollouts += len(kept)
             self.stats.steps += sum(len(chain.steps) for chain in kept)
-            self.stats.candidates += sum(len(step.state.shell) for step in _steps(kept))
-            yield self._record(prepared, target, recipe.name, kept, depths[target])
+            self.stats.candidates += sum(len(step.state.shell) for chain in kept for step in chain.steps)
+            yield self._record(prepared, target, recipe.name, kept, depths.get(target, {}))
 
     def _record(
         self,
@@ -203,7 +182,7 @@ class RolloutGenerator:
         target: TargetedRoot | RefusedTarget,
         recipe_name: str,
         chains: Sequence[Chain],
-        depths: dict[tuple[ShellPath, int], SelectedDepth],
+        depths: SelectedDepths,
     ) -> RolloutZarrRecord:
         recipe = next(recipe for recipe in self.config.recipes if recipe.name == recipe_name)
         mesh_version = prepared.mesh_version or ""
@@ -220,7 +199,3 @@ class RolloutGenerator:
         self.stats.views_scored += evaluator.views_scored
         for stage, seconds in evaluator.times.seconds().items():
             self.stats.seconds_per_stage[stage] = self.stats.seconds_per_stage.get(stage, 0.0) + seconds
-
-
-def _steps(chains: Iterable[Chain]) -> Iterator[StepDecision]:
-    return (step for chain in chains for step in chain.steps)

@@ -83,8 +83,8 @@ def _step(
 ) -> RolloutStep:
     decision = step.decision
     chosen = step.selected_shell_index
-    taken = config.selected_depth.enabled and chosen != NOT_SELECTED
-    depth = depths[step.state.path, chosen] if taken else None
+    keeps_depth = config.selected_depth.enabled and chosen != NOT_SELECTED
+    depth = depths[step.state.path, chosen] if keeps_depth else None
     return RolloutStep(
         shell=step.state.shell,
         labels=step.state.labels,

@@ -53,7 +53,7 @@ class TargetsByPolicy:
 
 
 class AllEligibleTargets:
-    """Every target that nothing speaks against."""
+    """Every eligible target."""
 
     def choose(
         self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator
@@ -151,22 +151,23 @@ def prepare_sample(
     rng = rng_for(config.seed, actor.identity.sample_key, "targets")
     chosen = (target_source or TargetsByPolicy()).choose(table, config, rng)
     reasons = Counter({reason.name: count for reason, count in reason_counts(table).items()})
-    found = scenes.find(actor.identity.scene_id)
-    if found is None:
+    loaded = scenes.find(actor.identity.scene_id)
+    if loaded is None:
         return PreparedSample(actor, (), Refusal.MESH_REFERENCE_MISSING.name, reasons, None)
-    scene, mesh_version = found
+    scene, mesh_version = loaded
     if not chosen:
         return PreparedSample(actor, (), _why_none(table), reasons, mesh_version)
     extent = occupancy_extent(actor)
     cloud = scorer.fuse(scene, actor.points_world)
-    whole = scorer.region(scene, cloud, _extent_box(extent)) if config.oracle.scene_labels else None
+    measured = scorer.region(scene, cloud, _extent_box(extent)) if config.oracle.scene_labels else None
+    scene_region = None if isinstance(measured, Refused) else measured
     targets: list[TargetedRoot | RefusedTarget] = []
     for match in match_targets(chosen, sample.truth, config.targets):
         if not match.labelled or match.best_row is None:
             targets.append(RefusedTarget(match, match.primary_reason.name, match.status))
             continue
         box = sample.truth.gt_boxes.boxes[match.best_row : match.best_row + 1]
-        state = scorer.begin(scene, actor.camera, cloud, box, None if isinstance(whole, Refused) else whole)
+        state = scorer.begin(scene, actor.camera, cloud, box, scene_region)
         if isinstance(state, Refused):
             targets.append(RefusedTarget(_without_label(match, state.reason), state.reason.name, state.detail))
         else:
@@ -176,8 +177,8 @@ def prepare_sample(
 
 def occupancy_extent(actor: VinActor) -> Extent:
     """Where the actor knows there is space: the extent of its semi-dense points and of its own walk."""
-    known = np.concatenate([actor.points_world, translation(actor.trajectory_world_camera).astype(np.float32)])
-    return known.min(axis=0), known.max(axis=0)
+    points = np.concatenate([actor.points_world, translation(actor.trajectory_world_camera).astype(np.float32)])
+    return points.min(axis=0), points.max(axis=0)
 
 
 def _describe(sample: VinSample, config: CampaignConfig) -> TargetTable:

@@ -40,9 +40,9 @@ def step_rows(record: RolloutZarrRecord) -> Iterator[StepRow]:
         gained = 0.0
         for index, step in enumerate(chain.steps):
             chosen = step.selection.selected_shell_index
-            taken = chosen != NOT_SELECTED
+            selected = chosen != NOT_SELECTED
             gains = step.labels.target_root_gain[step.oracle_label_mask]
-            gained += float(step.labels.target_root_gain[chosen]) if taken else 0.0
+            gained += float(step.labels.target_root_gain[chosen]) if selected else 0.0
             yield StepRow(
                 rollout_id=record.rollout_id(chain),
                 target=target,
@@ -50,15 +50,15 @@ def step_rows(record: RolloutZarrRecord) -> Iterator[StepRow]:
                 candidates=len(step.shell),
                 valid=int(step.shell.actor_action_mask.sum()),
                 reasons=_reasons(step),
-                chosen=chosen if taken else None,
-                probability=float(step.selection.probabilities[chosen]) if taken else None,
-                rri=float(step.labels.target_rri[chosen]) if taken else None,
-                root_gain=float(step.labels.target_root_gain[chosen]) if taken else None,
-                cumulative_root_gain=gained if taken else None,
+                chosen=chosen if selected else None,
+                probability=float(step.selection.probabilities[chosen]) if selected else None,
+                rri=float(step.labels.target_rri[chosen]) if selected else None,
+                root_gain=float(step.labels.target_root_gain[chosen]) if selected else None,
+                cumulative_root_gain=gained if selected else None,
                 best_root_gain=float(gains.max()) if len(gains) else None,
                 mean_root_gain=float(gains.mean()) if len(gains) else None,
-                error_before_m2=float(step.labels.target_pm_dist_before[chosen]) if taken else None,
-                error_after_m2=float(step.labels.target_pm_dist_after[chosen]) if taken else None,
+                error_before_m2=float(step.labels.target_pm_dist_before[chosen]) if selected else None,
+                error_after_m2=float(step.labels.target_pm_dist_after[chosen]) if selected else None,
                 ended=chain.termination_reason if index == len(chain.steps) - 1 else "",
             )
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from rollout_assets.rollouts.engine import Chain, ShellPath
+from rollout_assets.rollouts.engine import Chain
 from rollout_assets.rollouts.evaluation import StateEvaluator
 from rollout_assets.rollouts.manager.completions import Action, Observation, RolloutCompletion
 from rollout_assets.rollouts.records import SourceProvenance, rollout_record
 from rollout_assets.rollouts.remote.codec import content_sha256, pack, to_text
 from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest, RolloutResult
 from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
-from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutZarrRecord, SelectedDepth
+from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.serving.row_plans import RowPlan
 
 Chains = tuple[Chain, ...]
@@ -29,7 +28,7 @@ class ResultBuilder:
         self, row: RolloutRequest, plan: RowPlan, prepared: PreparedSample, root: TargetedRoot, done: RolloutCompletion
     ) -> RolloutResult:
         """The result of a rollout. Renders the depth of every view that was taken, when the campaign retains it."""
-        depths = self._depths(root, done.chains) if plan.config.selected_depth.enabled else {}
+        depths = self._evaluator.selected_depths([(root, done.chains)]).get(root, {})
         record = rollout_record(
             root.actor,
             root.match,
@@ -86,16 +85,6 @@ class ResultBuilder:
             steps=(),
             timings_s={},
         )
-
-    def _depths(self, root: TargetedRoot, chains: Chains) -> Mapping[tuple[ShellPath, int], SelectedDepth]:
-        taken = {
-            (step.state.path, step.selected_shell_index): step.state.shell.pose_world_camera[step.selected_shell_index]
-            for chain in chains
-            for step in chain.steps
-            if step.selected_shell_index != NOT_SELECTED
-        }
-        images = self._evaluator.selected_depths([(root, pose) for pose in taken.values()])
-        return dict(zip(taken, images, strict=True))
 
 
 def _identity(row: RolloutRequest, plan: RowPlan, record: RolloutZarrRecord) -> dict[str, Any]:

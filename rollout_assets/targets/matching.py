@@ -132,7 +132,7 @@ def _given(target: SelectedTarget, truth: BoxSet) -> TargetMatch:
 
 
 def _unfinished(target: SelectedTarget, truth: BoxSet, best: int | None, iou: float, lead: float) -> TargetMatch:
-    """A match with ``best``, as long as nothing speaks against it."""
+    """A match with ``best``, unless there is a reason against it."""
     name = None
     if best is not None:
         ids = int(truth.sem_id[best]), int(truth.inst_id[best]), int(truth.source_index[best])

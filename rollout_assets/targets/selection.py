@@ -107,11 +107,11 @@ def all_eligible(table: TargetTable) -> tuple[SelectedTarget, ...]:
 def explicit_targets(table: TargetTable, target_ids: Sequence[str]) -> tuple[SelectedTarget, ...]:
     """The named targets in the order given. An ineligible one comes with its reasons; an unknown id is refused."""
     rows = {name: row for row, name in enumerate(table.target_id)}
-    for wanted in target_ids:
-        if wanted not in rows:
-            close = difflib.get_close_matches(wanted, table.target_id, n=1)
+    for name in target_ids:
+        if name not in rows:
+            close = difflib.get_close_matches(name, table.target_id, n=1)
             hint = f"did you mean {close[0]}?" if close else f"it has {len(table)} targets"
-            raise ConfigError(f"{table.identity.sample_key}: no target {wanted}; {hint}")
+            raise ConfigError(f"{table.identity.sample_key}: no target {name}; {hint}")
     return _certain(table, np.array([rows[name] for name in target_ids], np.int64), EXPLICIT)
 
 

@@ -75,7 +75,7 @@ class SelectedTarget:
 
     @property
     def eligible(self) -> bool:
-        """No reason speaks against it."""
+        """Whether there is no reason against it."""
         return self.reason_bitset == 1 << TargetInvalidReason.VALID
 
     @property
@@ -130,7 +130,7 @@ class TargetTable:
 
     @property
     def eligible(self) -> NDArray[np.bool_]:
-        """(n,): no reason speaks against the box."""
+        """(n,): whether there is no reason against the box."""
         return self.reason_bitset == 1 << TargetInvalidReason.VALID
 
     def selected(self, row: int, draw: Draw) -> SelectedTarget:

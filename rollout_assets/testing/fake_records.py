@@ -1,8 +1,8 @@
-"""Made-up rollout records that obey every rule of the store, for its benchmark and its tests.
+"""Fake rollout records that obey every rule of the store, for its benchmark and its tests.
 
 Errors follow one sequence per chain, so gains telescope; shells vary in size and validity; some targets have no usable
-ground truth, some chains end where nothing can be taken. Nothing here measures anything: the oracle's own records look
-the same to the store, but mean something.
+ground truth, and some chains end where no candidate can be selected. No oracle measured them, but to the store they
+look like real ones.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class SyntheticRecords:
         index = (source * self.targets + rank) * len(self.recipes) + self.recipes.index(recipe)
         pose = look_along(rng.normal(size=3), normalise([rng.normal(), rng.normal(), 0.1]))
         count = 0 if self.dead_ends and index % 11 == 7 else self.chains
-        first = _Shells(self, rng, pose, np.float32(0.01 + rng.random())) if count else None
+        first = _Shells(self, pose, np.float32(0.01 + rng.random())) if count else None
         return RolloutZarrRecord(
             lineage=replace(lineage, rollout_policy=recipe, branch_schedule_id=f"constant-{self.chains}"),
             rollout_id_prefix=rollout_id_prefix(source, rank, recipe),
@@ -152,18 +152,18 @@ class SyntheticRecords:
     def _chain(self, rng: np.random.Generator, root: _Shells, chain: int, index: int) -> RolloutChain:
         ends_at = int(rng.integers(1, self.horizon + 1)) if self.dead_ends and (index + chain) % 5 == 4 else None
         steps: list[RolloutStep] = []
-        at, reason = root, "fixed_horizon"
+        at = root
+        termination: TerminationReason = "fixed_horizon"
         for depth in range(self.horizon):
             stuck = ends_at is not None and depth == ends_at - 1
             step = at.step(rng, take=not stuck, blocked=stuck and chain % 2 == 0)
             steps.append(step)
             if stuck:
-                reason = "terminated_early"
+                termination = "terminated_early"
                 break
-            at = at.after(rng, step)
+            at = at.after(step)
         hashed = f"{rng.integers(0, 2**63):016x}"
-        terminated: TerminationReason = "terminated_early" if reason == "terminated_early" else "fixed_horizon"
-        return RolloutChain(chain, tuple(steps), terminated, hashed)
+        return RolloutChain(chain, tuple(steps), termination, hashed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,21 +171,19 @@ class _Shells:
     """A state: where the camera is, the error so far, and the error at the root."""
 
     campaign: SyntheticRecords
-    rng: np.random.Generator
     pose: Float32
     error: np.float32
     root_error: np.float32 | None = None
-    scene_root_error: np.float32 = _SCENE_ERROR
     scene_error: np.float32 = _SCENE_ERROR
 
-    def after(self, rng: np.random.Generator, step: RolloutStep) -> _Shells:
+    def after(self, step: RolloutStep) -> _Shells:
         """The state after a step's selected view."""
-        taken = step.selection.selected_shell_index
-        scene = step.labels.scene_pm_dist_after[taken]
+        selected = step.selection.selected_shell_index
+        scene = step.labels.scene_pm_dist_after[selected]
         return replace(
             self,
-            pose=step.shell.pose_world_camera[taken],
-            error=step.labels.target_pm_dist_after[taken],
+            pose=step.shell.pose_world_camera[selected],
+            error=step.labels.target_pm_dist_after[selected],
             root_error=self.error if self.root_error is None else self.root_error,
             scene_error=scene if np.isfinite(scene) else self.scene_error,
         )
@@ -244,7 +242,7 @@ class _Shells:
         size = len(valid)
         root = self.error if self.root_error is None else self.root_error
         target = _gains(self.error, root, rng.uniform(-0.1, 0.4, size))
-        scene = _gains(self.scene_error, self.scene_root_error, rng.uniform(0.0, 0.1, size))
+        scene = _gains(self.scene_error, _SCENE_ERROR, rng.uniform(0.0, 0.1, size))
         columns = {f"target_{name}": np.where(valid, value, np.nan) for name, value in target.items()}
         shown = valid & self.campaign.scene_labels
         columns |= {f"scene_{name}": np.where(shown, value, np.nan) for name, value in scene.items()}

@@ -1,7 +1,8 @@
-"""Shards of made-up records over a source that does not exist, to exercise everything behind the oracle.
+"""Shards of fake records over a source that does not exist, to exercise everything behind the oracle.
 
 The plan, the build protocol, the markers and the promotion are the real ones; only the rows and what happens in them
-are invented. For benchmarks and tests of shards and promotion, which would otherwise spend their time on ray casting.
+are fake. Benchmarks and tests of shards and promotion use them, because they would otherwise spend their time on ray
+casting.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class FakeSource:
 
 @dataclass(frozen=True)
 class FakeWriter:
-    """Writes made-up records where ``RolloutDatasetWriter`` writes real ones; ``barren`` rows give none."""
+    """Writes fake records where ``RolloutDatasetWriter`` writes real ones; ``barren`` rows give none."""
 
     config: CampaignConfig
     targets: int = 3
@@ -139,7 +140,7 @@ class FakeWriter:
 
 @dataclass(frozen=True)
 class FakeCampaign:
-    """A campaign whose source and writer are made up."""
+    """A campaign whose source and writer are fakes."""
 
     config: CampaignConfig
     source: Any

@@ -26,7 +26,7 @@ policy = "oracle_greedy"
 """
 
 
-def build_measured_source(folder: Path, rows: int) -> None:
+def build_tiny_source(folder: Path, rows: int) -> None:
     """A source of two small scenes with at least ``rows`` rows, at ``folder/source``."""
     options = SyntheticConfig(
         scenes=2, snippets_per_scene=-(-rows // 2), faces=30_000, min_points=500, max_points=2_000, workers=1
@@ -34,7 +34,7 @@ def build_measured_source(folder: Path, rows: int) -> None:
     build_synthetic_store(folder / "source", options)
 
 
-def write_measured_campaign(folder: Path, name: str) -> Path:
+def write_tiny_campaign(folder: Path, name: str) -> Path:
     """A campaign file over ``folder/source``, one row a shard."""
     path = folder / f"{name}.toml"
     path.write_text(_CAMPAIGN.format(name=name))

@@ -9,8 +9,8 @@ from dataclasses import replace
 from rich.console import Console
 
 from rollout_assets.benchmarks.oracle import run_oracle_benchmark
-from rollout_assets.benchmarks.oracle_report import render_benchmark
 from rollout_assets.benchmarks.oracle_results import QUICK, Growth
+from rollout_assets.benchmarks.results import render, to_json
 from rollout_assets.progress import ProgressEvent
 
 TOY = replace(
@@ -44,11 +44,11 @@ def test_a_toy_run_measures_everything() -> None:
     ]
     assert 0 < result.second_process_s < math.inf
     assert events[-1].done == events[-1].total
-    plain = json.loads(json.dumps(result.to_json()))
+    plain = json.loads(json.dumps(to_json(result)))
     assert plain["comparisons"][0]["ratio"] == result.comparisons[0].ratio
     assert plain["growth"][3]["exponent"] == result.growth[3].exponent
     console = Console(width=140, record=True, quiet=True)
-    console.print(render_benchmark(result))
+    console.print(render(result))
 
 
 def test_the_exponent_of_a_power_law_is_its_power() -> None:

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rollout_assets.benchmarks.learning import loader_rates
-from rollout_assets.benchmarks.store import SMALL_ROWS, benchmark_store, render
+from rollout_assets.benchmarks.results import render, to_json
+from rollout_assets.benchmarks.store import SMALL_ROWS, benchmark_store
 
 
 def test_a_small_benchmark_measures_everything(tmp_path: Path) -> None:
-    result = benchmark_store(SMALL_ROWS, depth_steps=16, folder=tmp_path, loader=loader_rates)
+    result = benchmark_store(SMALL_ROWS, depth_steps=16, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
-    plain = json.loads(json.dumps(result.to_jsonable()))
+    plain = json.loads(json.dumps(to_json(result)))
     assert all(value > 0 for value in plain.values() if isinstance(value, (int, float)))
     assert set(plain["loader_samples_s"]) == {"plain NumPy", "0 workers", "1 workers", "2 workers", "map-style, random"}
     console = Console(file=io.StringIO(), width=120)
-    render(result, console)
+    console.print(render(result))
     shown = console.file.getvalue()
     for words in ("write with 240 x 240 depth", "validate deep", "np.load", "exponent", "peak memory"):
         assert words in shown

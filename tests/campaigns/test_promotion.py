@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import zarr
 
-from rollout_assets.benchmarks.promotion import benchmark_promotion, render_promotion_benchmark
+from rollout_assets.benchmarks.promotion import benchmark_promotion
+from rollout_assets.benchmarks.results import render
 from rollout_assets.campaigns.funnel import campaign_funnel
 from rollout_assets.campaigns.layout import STORE_NAME, CampaignLayout
 from rollout_assets.campaigns.run import run_campaign
@@ -371,7 +372,7 @@ def test_the_benchmark_reports_what_it_measured():
     result = benchmark_promotion(shards=4, rows_per_shard=1, depth_px=8)
     assert result.equals_from_start and result.reader_undisturbed
     assert [count for count, _ in result.seconds_by_shards] == [1, 2, 4] and result.ratio > 0
-    assert render_promotion_benchmark(result).renderables
+    assert render(result).renderables
 
 
 def _rewrite_owner(shard, mesh_versions):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_assets.benchmarks.aggregation import benchmark_aggregation, write_made_up_results
+from rollout_assets.benchmarks.aggregation import benchmark_aggregation, write_fake_results
 from rollout_assets.collection import (
     RolloutAggregationConfig,
     aggregate_file,
@@ -24,7 +24,7 @@ def shards(tmp_path) -> Path:
     """Three shards in two folders, with all the files that a collection leaves beside its results."""
     folder = tmp_path / "results"
     for number, name in enumerate(("a/one.jsonl", "a/two.jsonl", "b/three.jsonl")):
-        write_made_up_results(folder / name, number, 40)
+        write_fake_results(folder / name, number, 40)
     for beside in ("_materialized_inputs.jsonl", "_prepared_inputs.jsonl", "_failures.jsonl"):
         (folder / f"a/left{beside}").write_text("not results\n")
     for beside in ("_aggregate_metrics.json", "_run.json", "_prepared_inputs.json"):

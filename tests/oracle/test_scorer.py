@@ -22,6 +22,7 @@ from rollout_assets.oracle.scorer import (
     Refused,
     RegionLabels,
     ScoreRequest,
+    points_in,
 )
 from tests.oracle.rooms import CAMERA, begin, room_mesh, root_points, target_box, views
 
@@ -61,7 +62,7 @@ def test_labels_equal_the_naive_twin(config: OracleConfig) -> None:
             assert labels.log_error_gain[row] == pytest.approx(slow.log_error_gain, abs=1e-5)
             inside = target_box().contains(seen, config.crop_margin_m)[0]
             assert labels.candidate_support[row] == inside.sum()
-            assert labels.current_support[row] == len(state.target_points())
+            assert labels.current_support[row] == points_in(current, state.target.crop.box_row).sum()
         state = scorer.advance(state, poses[step])
 
 
@@ -132,7 +133,7 @@ def test_nothing_to_score_is_fine() -> None:
 def _frontier() -> tuple[OracleScorer, list[ScoreRequest]]:
     """Requests from four states and two targets of one scene, in mixed order."""
     scorer, first = begin(with_scene=True)
-    other = scorer.begin(first.scene, CAMERA, first.cloud, target_box((-1.5, 0.5, -0.5), 1.1), first.whole)
+    other = scorer.begin(first.scene, CAMERA, first.cloud, target_box((-1.5, 0.5, -0.5), 1.1), first.scene_region)
     lonely = scorer.begin(first.scene, CAMERA, first.cloud, target_box((-1.5, 0.5, -0.5), 1.1))
     assert isinstance(other, OracleState)
     assert isinstance(lonely, OracleState)

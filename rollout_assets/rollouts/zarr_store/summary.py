@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import polars as pl
 
+from rollout_assets.candidates.reasons import InvalidReason
 from rollout_assets.errors import StoreError
 from rollout_assets.files import publishing
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-from rollout_assets.rollouts.zarr_store.schema import GROUPS, Q_H, REASON_BITS_PATH, STEPS, TABLES, TEXT_PATHS
+from rollout_assets.rollouts.zarr_store.schema import (
+    CANDIDATES,
+    GROUPS,
+    Q_H,
+    REASON_BITS_PATH,
+    STEPS,
+    TABLES,
+    TEXT_PATHS,
+)
 
 ExportFormat = Literal["parquet", "csv"]
+
+CANDIDATE_STAGES = {
+    "full_shell": None,
+    "actor_valid": "actor_action_mask",
+    "oracle_label": "oracle_label_mask",
+    "q_train": "q_train_mask",
+    "selected": "selected_mask",
+}
+"""Stage -> the candidate mask that lets a row pass; the full shell needs none."""
+
+_BLOCK_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -74,6 +96,34 @@ def store_info(reader: RolloutZarrStoreReader) -> StoreInfo:
         manifest_sha256=attributes["manifest_sha256"],
         config_hashes=manifest["config_hashes"],
     )
+
+
+@dataclass(frozen=True)
+class CandidateCounts:
+    """Candidates by stage, from the full shell to the selected, and by the reason why the actor may not take them."""
+
+    stages: dict[str, int]
+    refused: Counter[str]
+
+
+def count_candidates(readers: Iterable[RolloutZarrStoreReader]) -> CandidateCounts:
+    """The candidates of some stores together, read in blocks."""
+    stages, refused = dict.fromkeys(CANDIDATE_STAGES, 0), Counter[str]()
+    names = [mask for mask in CANDIDATE_STAGES.values() if mask is not None]
+    for block in candidate_blocks(readers, (*names, "primary_invalid_reason")):
+        for stage, mask in CANDIDATE_STAGES.items():
+            stages[stage] += len(block["primary_invalid_reason"]) if mask is None else int(block[mask].sum())
+        reasons = block["primary_invalid_reason"][~block["actor_action_mask"].astype(bool)]
+        for code, count in zip(*np.unique(reasons, return_counts=True), strict=True):
+            refused[InvalidReason(int(code)).name] += int(count)
+    return CandidateCounts(stages, refused)
+
+
+def candidate_blocks(readers: Iterable[RolloutZarrStoreReader], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Columns of the candidate tables of some stores, a million rows at a time."""
+    for reader in readers:
+        for start in range(0, reader.num_rows(CANDIDATES.name), _BLOCK_ROWS):
+            yield reader.columns(CANDIDATES, names, start, start + _BLOCK_ROWS)
 
 
 def schema_rows(table: str | None = None) -> list[SchemaRow]:
