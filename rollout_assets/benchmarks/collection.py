@@ -16,7 +16,7 @@ from time import perf_counter
 
 from rollout_assets.campaigns.plan import open_source
 from rollout_assets.collection.agents import LocalAgent, RemoteAgent
-from rollout_assets.collection.attempts import RolloutAgent
+from rollout_assets.collection.in_flight import RolloutAgent
 from rollout_assets.config import CampaignConfig, load_campaign
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.remote.messages import RolloutRequest

@@ -18,21 +18,12 @@ from typing import Any, BinaryIO
 from rollout_assets.collection.configs import RolloutAggregationConfig
 from rollout_assets.collection.failures import read_failures
 from rollout_assets.collection.inputs import read_rows
-from rollout_assets.collection.result_files import _expand_input_glob, collected_files
-from rollout_assets.collection.result_log import named, read_results
+from rollout_assets.collection.result_files import _expand_input_glob, named, read_results
 from rollout_assets.errors import CollectionError, ResultsRefused
 from rollout_assets.files import publish_path, scratch_path
 from rollout_assets.metrics.columns import RolloutId
 from rollout_assets.metrics.results import MetricOptions, ResultTable, publish_metrics
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
-
-__all__ = [
-    "AggregationReport",
-    "RolloutAggregationHelper",
-    "aggregate_file",
-    "aggregate_rollouts",
-    "collected_files",
-]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from rollout_assets.collection.configs import RolloutCollectionConfig
 from rollout_assets.collection.inputs import read_rows
-from rollout_assets.collection.result_log import named
+from rollout_assets.collection.result_files import named
 from rollout_assets.collection.resume import RunFacts, read_facts
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CollectionError, ConfigError, PayloadDamaged, StoreExists

@@ -15,15 +15,14 @@ from time import perf_counter
 from typing import Any
 
 from rollout_assets.collection.agents import LocalAgent, RemoteAgent
-from rollout_assets.collection.attempts import Outcome, RolloutAgent
 from rollout_assets.collection.collected_store import CollectedStore
 from rollout_assets.collection.configs import RolloutCollectionConfig, SharedRolloutCollectionConfig
 from rollout_assets.collection.coverage import CollectionReport, Coverage
 from rollout_assets.collection.failures import keep_failures, read_failures
-from rollout_assets.collection.in_flight import InFlight
+from rollout_assets.collection.in_flight import InFlight, Outcome, RolloutAgent
 from rollout_assets.collection.inputs import read_rows
 from rollout_assets.collection.interrupts import draining
-from rollout_assets.collection.result_log import LineLog, read_results
+from rollout_assets.collection.result_files import LineLog, read_results
 from rollout_assets.collection.resume import RunFacts, expected_counts, finished_keys, materialize, refuse_changes
 from rollout_assets.collection.wandb_upload import upload_rollouts
 from rollout_assets.config import load_campaign
@@ -170,7 +169,7 @@ class RolloutCollectionHelper:
 
     async def _keep(self, run: _Run, outcome: Outcome, results: LineLog) -> None:
         """Write a result; its record, if one is wanted, is on disk first."""
-        row = outcome.row
+        row = outcome.request
         key = _key(row)
         line = dict(outcome.result or {})
         if run.store is not None:
@@ -221,8 +220,8 @@ class RolloutCollectionHelper:
 def _keep_failure(run: _Run, outcome: Outcome, failures: LineLog) -> None:
     """Write a failure; attempts of earlier runs are counted in."""
     assert outcome.failure is not None
-    key = _key(outcome.row)
-    line = outcome.failure.line(outcome.row)
+    key = _key(outcome.request)
+    line = outcome.failure.line(outcome.request)
     line["attempts"] += run.failures.get(key, {}).get("attempts", 0)
     failures.append(line)
     run.failures[key] = line

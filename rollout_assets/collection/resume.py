@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rollout_assets.collection.configs import RolloutCollectionConfig
 from rollout_assets.collection.inputs import NumberedRow, numbered_rows, read_rows, read_template, row_json
-from rollout_assets.collection.result_log import done_keys, drop_torn_line, named
+from rollout_assets.collection.result_files import done_keys, drop_torn_line, named
 from rollout_assets.errors import ResultsRefused, ResumeRefused
 from rollout_assets.files import publish_json, publish_path, scratch_path
 from rollout_assets.metrics.columns import RolloutId

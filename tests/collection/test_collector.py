@@ -89,7 +89,7 @@ def test_a_faulty_server_ends_with_failures_coverage_and_exit_code(tmp_path):
 @pytest.mark.parametrize(
     ("fault", "kind", "says"),
     [
-        ("nonsense", AnswerRefused.__name__, "Field required"),
+        ("nonsense", AnswerRefused.__name__, "field required"),
         ("other", AnswerRefused.__name__, "the answer is about _task_index 1, asked was 0"),
         ("drop", "RemoteProtocolError", "disconnected"),
         ("hang", "RequestTimeout", "no answer within 0.3 s"),
@@ -154,7 +154,7 @@ def test_one_collector_at_a_time(tmp_path):
     config = config_for(tmp_path, FakeServer(url="http://127.0.0.1:9"))
     with (
         file_lock(config.lock_fpath, "a test"),
-        pytest.raises(ShardBusy, match=r"out.jsonl: process \d+ .* .*wait for it to finish"),
+        pytest.raises(ShardBusy, match=r"out.jsonl: the lock is held by process \d+ .*wait for it to finish"),
     ):
         collect_rollouts(config)
 
@@ -219,8 +219,8 @@ def test_run_examples_gives_one_awaitable_per_row_in_the_order_of_completion(tmp
     for lazily in (True, False):
         with running(FakeServer(delay_s=0.005)) as server:
             outcomes = asyncio.run(collect(server, lazily))
-        assert sorted(outcome.row.task_index for outcome in outcomes) == list(range(12))
-        assert all(outcome.result["_task_index"] == outcome.row.task_index for outcome in outcomes)
+        assert sorted(outcome.request.task_index for outcome in outcomes) == list(range(12))
+        assert all(outcome.result["_task_index"] == outcome.request.task_index for outcome in outcomes)
         assert server.most_under_way <= 2
 
 

@@ -6,8 +6,13 @@ import asyncio
 import math
 import uuid
 from collections.abc import Sequence
+from contextlib import aclosing
 from time import perf_counter
+from typing import Annotated
 
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from rollout_assets.config import Count, Positive
 from rollout_assets.errors import AnswerRefused, ConfigError, RolloutFailed, ServerUnavailable
 from rollout_assets.metrics.summaries import Metrics
 from rollout_assets.rollouts.engine import Chain
@@ -21,17 +26,38 @@ from rollout_assets.rollouts.manager.completions import (
     step_limited,
     timing_metrics,
 )
-from rollout_assets.rollouts.remote.client import GymClient, GymServerConfig, RowFailure
+from rollout_assets.rollouts.remote.client import RequestFailure, RolloutClient
 from rollout_assets.rollouts.remote.codec import from_text, unpack
 from rollout_assets.rollouts.remote.messages import RolloutParams, RolloutRequest, RolloutResult
-
-__all__ = ["AsyncGymRolloutImpl", "GymServerConfig"]
+from rollout_assets.rollouts.remote.retries import Retries, RetryLimits
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 """Before asking a server again; doubled each time."""
 
 WORKER = "0"
-"""Whom views are counted for: one server is one worker."""
+"""The worker that views are counted for: one server is one worker."""
+
+
+class GymServerConfig(BaseModel):
+    """Where rollouts are run, and how long and how often to ask.
+
+    ``deadline_s`` holds for a whole group, further attempts included. A server that says nothing for ``silence_s``, not
+    even a heartbeat, counts as gone.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: Annotated[str, Field(pattern=r"^https?://[^/\s]+$")]
+    token: SecretStr | None = None
+    deadline_s: Positive = 600.0
+    attempts: Count = 4
+    connect_s: Positive = 5.0
+    silence_s: Positive = 30.0
+
+    def client(self) -> RolloutClient:
+        """A client of this server."""
+        token = None if self.token is None else self.token.get_secret_value()
+        return RolloutClient(self.url, token, connect_s=self.connect_s, silence_s=self.silence_s)
 
 
 class AsyncGymRolloutImpl:
@@ -46,7 +72,8 @@ class AsyncGymRolloutImpl:
         self, num_generations_per_root: int, gym: GymServerConfig | None, max_rollout_steps: int | None = None
     ) -> None:
         self._count, self._max_steps = num_generations_per_root, max_rollout_steps
-        self._client = GymClient(self._validate_init_params(gym))
+        self._gym = self._validate_init_params(gym)
+        self._client = self._gym.client()
         self._views = 0
 
     async def run_rollout(self, root: RolloutTask) -> RolloutGroupRecord:
@@ -89,53 +116,57 @@ class AsyncGymRolloutImpl:
         ]
 
     async def _run_rollouts(self, root: RolloutTask, inputs: Sequence[RolloutRequest]) -> list[RolloutResult]:
-        """Results in index order. Rows that are missing are asked for again, a few times, under one deadline."""
-        gym, found = self._client.config, dict[int, RolloutResult]()
-        key, why = uuid.uuid4().hex, "nothing was heard from the server"
+        """Results in index order. What is missing is asked for again, a few times, under one deadline."""
+        results: dict[int, RolloutResult] = {}
+        key = uuid.uuid4().hex
+        retries = Retries(RetryLimits(self._gym.attempts, FIRST_PAUSE_S, LONGEST_PAUSE_S), key)
+        why = "nothing was heard from the server"
         try:
-            async with asyncio.timeout(gym.deadline_s):
-                for attempt in range(gym.attempts):
-                    missing = [row for row in inputs if row.row_index not in found]
-                    why, wait_s = await self._collect(root, missing, key, found)
-                    if len(found) == len(inputs):
-                        return [found[index] for index in range(len(inputs))]
-                    await asyncio.sleep(max(wait_s, min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S)))
+            async with asyncio.timeout(self._gym.deadline_s):
+                while True:
+                    missing = [request for request in inputs if request.row_index not in results]
+                    why, retry_after_s = await self._collect(root, missing, key, results)
+                    if len(results) == len(inputs):
+                        return [results[index] for index in range(len(inputs))]
+                    if not await retries.pause(why, retry_after_s):
+                        break
         except TimeoutError:
-            why = f"the deadline of {gym.deadline_s:g} s has passed; before that: {why}"
-        late = ", ".join(str(row.row_index) for row in inputs if row.row_index not in found)
+            why = f"the deadline of {self._gym.deadline_s:g} s has passed; before that: {why}"
+        late = ", ".join(str(request.row_index) for request in inputs if request.row_index not in results)
         raise ServerUnavailable(f"{root.root.name}: no answer for rollout {late} of {len(inputs)}: {why}")
 
     async def _collect(
-        self, root: RolloutTask, asked: Sequence[RolloutRequest], key: str, found: dict[int, RolloutResult]
+        self, root: RolloutTask, asked: Sequence[RolloutRequest], key: str, results: dict[int, RolloutResult]
     ) -> tuple[str, float]:
-        """Add the results of one request to ``found``; returns why rows are missing and how long to wait."""
-        url, wanted = self._client.config.url, {row.row_index for row in asked}
-        why = f"{url} ended its answer before all rows were told"
+        """Add what the server answers to ``results``; returns why some are missing and how long to wait."""
+        url, open_indices = self._client.url, {request.row_index for request in asked}
+        why = f"{url} ended its answer before all rollouts were reported"
         try:
-            async for answer in self._client.answers(asked, key):
-                index = -1 if answer.row_index is None else answer.row_index
-                if index not in wanted:
-                    problem = "twice" if 0 <= index < self._count else f"of 0 to {self._count - 1}"
-                    raise AnswerRefused(f"{root.root.name}: {url} answered for rollout {index} {problem}")
-                wanted.discard(index)
-                if isinstance(answer, RolloutResult):
-                    found[index] = answer
-                elif answer.transient:
-                    why = f"rollout {index}: {answer.error_class}: {answer.message}"
-                else:
-                    raise self._failed(root, answer)
+            async with aclosing(self._client.stream(asked, key)) as answers:
+                async for answer in answers:
+                    index = -1 if answer.row_index is None else answer.row_index
+                    if index not in open_indices:
+                        problem = "twice" if 0 <= index < self._count else f"of 0 to {self._count - 1}"
+                        raise AnswerRefused(f"{root.root.name}: {url} answered for rollout {index} {problem}")
+                    open_indices.discard(index)
+                    if isinstance(answer, RolloutResult):
+                        results[index] = answer
+                    elif answer.transient:
+                        why = f"rollout {index}: {answer.error_class}: {answer.message}"
+                    else:
+                        raise self._failed(root, answer)
         except ServerUnavailable as error:
             return str(error), error.retry_after_s
         return why, 0.0
 
-    def _failed(self, root: RolloutTask, failure: RowFailure) -> RolloutFailed:
+    def _failed(self, root: RolloutTask, failure: RequestFailure) -> RolloutFailed:
         seed = derived_seed(root.seed, failure.row_index)
-        where = f"{root.root.name}: rollout {failure.row_index} (seed {seed}) failed on {self._client.config.url}"
+        where = f"{root.root.name}: rollout {failure.row_index} (seed {seed}) failed on {self._client.url}"
         return RolloutFailed(f"{where}: {failure.error_class}: {failure.message}")
 
     def _result_to_completion(self, root: RolloutTask, result: RolloutResult) -> RolloutCompletion:
         index = result.row_index or 0
-        where = f"{root.root.name}: rollout {index} of {self._client.config.url}"
+        where = f"{root.root.name}: rollout {index} of {self._client.url}"
         if result.status == "refused":
             raise RolloutFailed(f"{where}: the target gets no rollout there: {result.refused_reason}")
         seed = derived_seed(root.seed, index)

@@ -27,9 +27,9 @@ from starlette.types import ASGIApp
 from rollout_assets.errors import RolloutAssetsError
 from rollout_assets.metrics.results import aggregate_results
 from rollout_assets.rollouts.remote.messages import RolloutRequest
-from rollout_assets.serving.http_errors import (
+from rollout_assets.serving.error_entries import error_entry
+from rollout_assets.serving.server.http_errors import (
     RequestRefused,
-    error_entry,
     on_failure,
     on_gone,
     on_http,

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-import httpx
-
-from rollout_assets.errors import ServerUnavailable
+from rollout_assets.errors import ServerError, ServerUnavailable
+from rollout_assets.rollouts.remote.client import RolloutClient
 
 _POLL_S = 0.05
+_HEALTH_TIMEOUT_S = 2.0
 _TAIL_LINES = 12
 
 _ON_A_LEASH = """
@@ -84,7 +84,7 @@ class ServerProcess:
         folder.mkdir()
         self.name = name
         self._ready_file, self._log = folder / "ready", folder / "log"
-        self._token_env = options.token_env
+        self._token = None if options.token_env is None else os.environ.get(options.token_env)
         serve = ["serve", "-c", options.campaign, "--port", "0", "--ready-file", str(self._ready_file)]
         serve += ["--token-env", options.token_env] if options.token_env is not None else []
         code = _ON_A_LEASH.format(parent=os.getpid())
@@ -99,18 +99,14 @@ class ServerProcess:
 
     async def ready(self, waiting: _Waiting) -> str:
         """The address, once the server says that it is healthy."""
-        headers = {"Authorization": f"Bearer {os.environ.get(self._token_env, '')}"} if self._token_env else {}
-        async with httpx.AsyncClient(trust_env=False, timeout=2.0, headers=headers) as http:
-            while waiting.goes_on():
-                if (code := self.process.poll()) is not None:
-                    raise ServerUnavailable(
-                        f"{self.name} ended with exit code {code} before it was ready{self._tail()}"
-                    )
-                if self._ready_file.exists():
-                    url = self._ready_file.read_text().strip()
-                    if await _healthy(http, url):
-                        return url
-                await asyncio.sleep(_POLL_S)
+        while waiting.goes_on():
+            if (code := self.process.poll()) is not None:
+                raise ServerUnavailable(f"{self.name} ended with exit code {code} before it was ready{self._tail()}")
+            if self._ready_file.exists():
+                url = self._ready_file.read_text().strip()
+                if await _is_healthy(RolloutClient(url, self._token)):
+                    return url
+            await asyncio.sleep(_POLL_S)
         raise ServerUnavailable(
             f"{self.name} (process {self.process.pid}) was not healthy after {waiting.allowed_s:g} s{self._tail()}"
         )
@@ -120,11 +116,14 @@ class ServerProcess:
         return "; the end of its log:" + "".join(f"\n  {line}" for line in lines) if lines else "; its log is empty"
 
 
-async def _healthy(http: httpx.AsyncClient, url: str) -> bool:
+async def _is_healthy(server: RolloutClient) -> bool:
     try:
-        return (await http.get(f"{url}/health")).status_code == httpx.codes.OK
-    except httpx.HTTPError:
+        await server.health(_HEALTH_TIMEOUT_S)
+    except ServerError:
         return False
+    finally:
+        await server.aclose()
+    return True
 
 
 def _stop(servers: Sequence[ServerProcess], limit_s: float) -> None:

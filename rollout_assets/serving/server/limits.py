@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rollout_assets.serving.http_errors import RequestRefused
+from rollout_assets.serving.server.http_errors import RequestRefused
 from rollout_assets.serving.server.options import ServerOptions
 
 BODIES_AT_ONCE = 8

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from rollout_assets.errors import (
-    ConfigError,
-    ResultsRefused,
-    RolloutAssetsError,
-    RolloutFailed,
-    RowRefused,
-    ServerUnavailable,
-)
+from rollout_assets.errors import RowRefused
 from rollout_assets.rollouts.remote.messages import row_problems
+from rollout_assets.serving.error_entries import UNPROCESSABLE, error_entry, error_status
 
-UNPROCESSABLE = 422
-INTERNAL = 500
 CLIENT_CLOSED_REQUEST = 499
 
 
@@ -38,29 +29,6 @@ class RequestRefused(Exception):
         """The answer."""
         body = {"error": {"class": type(self).__name__, "message": self.message, "transient": self.transient}}
         return JSONResponse(body, self.status, self.headers)
-
-
-def error_entry(error: BaseException) -> dict[str, Any]:
-    """``class``, ``message`` and ``transient`` of a failure, and the ``field`` of a row at fault.
-
-    What a user can mend by asking otherwise is not transient; what the machine did may be.
-    """
-    known = isinstance(error, RolloutAssetsError)
-    entry: dict[str, Any] = {
-        "class": type(error).__name__,
-        "message": str(error) if known else f"internal error, {type(error).__name__}: {error}",
-        "transient": _may_pass(error),
-    }
-    if isinstance(error, RowRefused):
-        entry["field"] = error.field
-    return entry
-
-
-def error_status(error: BaseException) -> int:
-    """422 when what was sent is at fault, 503 when it is a bad moment, else 500."""
-    if isinstance(error, RowRefused | ResultsRefused | ConfigError):
-        return UNPROCESSABLE
-    return 503 if isinstance(error, ServerUnavailable) else INTERNAL
 
 
 def malformed(error: ValidationError) -> Response:
@@ -105,9 +73,3 @@ async def on_gone(_request: Request, _error: Exception) -> Response:
 async def on_failure(_request: Request, error: Exception) -> Response:
     """Handler of what the rooms below raise, and of everything else: one request's failure is its own."""
     return JSONResponse({"error": error_entry(error)}, error_status(error))
-
-
-def _may_pass(error: BaseException) -> bool:
-    if isinstance(error, RolloutFailed):
-        return not isinstance(error.__cause__, RolloutAssetsError)
-    return isinstance(error, ServerUnavailable) or not isinstance(error, RolloutAssetsError)
