@@ -10,21 +10,21 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from rollout_assets.campaigns.plan import open_source
 from rollout_assets.collection.configs import CollectionSplit
 from rollout_assets.collection.inputs import row_json
 from rollout_assets.config import CampaignConfig, Split
 from rollout_assets.errors import CollectionError, RolloutAssetsError
 from rollout_assets.files import file_sha256, publish_json, publish_path, scratch_path
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest
-
-if TYPE_CHECKING:
-    from rollout_assets.rollouts.generator import RolloutGenerator
-    from rollout_assets.sources.layout import IndexRow
+from rollout_assets.rollouts.roots import RefusedTarget
+from rollout_assets.sources.layout import IndexRow
 
 
 class PreparedInputs(BaseModel):
@@ -55,9 +55,6 @@ class CampaignInputs:
 
     def write(self, *, reuse: bool = False, progress: ProgressSink = SILENT) -> PreparedInputs:
         """Write the split's rows, whole or not at all. With ``reuse``, rows prepared for the same are left as is."""
-        from rollout_assets.campaigns.plan import open_source
-        from rollout_assets.rollouts.generator import RolloutGenerator
-
         source = open_source(self.config)
         wanted = {
             "campaign": self.config.name,
@@ -127,8 +124,6 @@ class _Tally:
             progress(ProgressEvent("preparing rows", done, len(source_rows), unit="source rows"))
 
     def _rows_of(self, generator: RolloutGenerator, source_row: IndexRow) -> Iterator[RolloutRequest]:
-        from rollout_assets.rollouts.roots import RefusedTarget
-
         try:
             prepared = generator.prepare(source_row)
         except RolloutAssetsError as error:

@@ -20,6 +20,11 @@ from rollout_assets.errors import CollectionError, ConfigError, PayloadDamaged, 
 from rollout_assets.files import publish_bytes, remove_path, scratch_path, sync_folder, sync_tree
 from rollout_assets.metrics.columns import RolloutId
 from rollout_assets.progress import ProgressEvent, ProgressSink
+from rollout_assets.rollouts.remote.codec import from_text, unpack
+from rollout_assets.rollouts.trace import RolloutZarrRecord
+from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
+from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
+from rollout_assets.rollouts.zarr_store.writer import RolloutZarrStoreWriter
 
 FILES_PER_FOLDER = 1_000
 
@@ -67,10 +72,6 @@ class CollectedStore:
 
     def publish(self, facts: RunFacts, progress: ProgressSink) -> None:
         """Write, validate deeply and publish the store; then the waiting records go."""
-        from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
-        from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
-        from rollout_assets.rollouts.zarr_store.writer import RolloutZarrStoreWriter
-
         scratch = scratch_path(self.path)
         remove_path(scratch)
         layout = RolloutZarrStoreConfig.from_campaign(self._campaign)
@@ -86,10 +87,7 @@ class CollectedStore:
         sync_folder(self.path.parent)
         remove_path(self._config.records_dir)
 
-    def _records(self) -> Iterator[Any]:
-        from rollout_assets.rollouts.remote.codec import from_text, unpack
-        from rollout_assets.rollouts.trace import RolloutZarrRecord
-
+    def _records(self) -> Iterator[RolloutZarrRecord]:
         for numbered in read_rows(self._config.materialized_jsonl_fpath):
             path = self._file(numbered.key)
             try:

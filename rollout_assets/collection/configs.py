@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from rollout_assets.config import DEMO_CAMPAIGN, Count, shipped_campaigns
+from rollout_assets.config import Positive as Seconds
+from rollout_assets.config.problems import config_problems
 from rollout_assets.errors import ConfigError, ResumeRefused
 from rollout_assets.metrics.results import MetricOptions
 from rollout_assets.rollouts.remote.messages import RolloutParams
 
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 CollectionSplit = Literal["train", "validation", "benchmark"]
 
 DEFAULT_AGENT = "_default"
@@ -30,7 +31,7 @@ class CollectionModel(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            problems = [_problem(detail) for detail in error.errors(include_url=False)]
+            problems = config_problems(error, type(self))
             raise ConfigError("\n  - ".join([f"{type(self).__name__}: cannot be used", *problems])) from None
 
 
@@ -65,7 +66,7 @@ class SharedRolloutCollectionConfig(CollectionModel):
         try:
             RolloutParams.model_validate(self.responses_create_params)
         except ValidationError as error:
-            raise ValueError(f"responses_create_params: {_problem(error.errors(include_url=False)[0])}") from None
+            raise ValueError(f"responses_create_params: {config_problems(error, RolloutParams)[0]}") from None
         if self.store_dir is not None and self.campaign is None:
             raise ValueError("store_dir needs a campaign, whose layout the store takes")
         return self
@@ -165,26 +166,63 @@ class RolloutCollectionConfig(RowsConfig):
         return self
 
 
-class E2ERolloutCollectionConfig(RowsConfig):
-    """Prepare the rows of a campaign's split, start servers, collect, and stop them again whatever happens.
+class SplitConfig(RowsConfig):
+    """Requests of a campaign's split, and servers that are started for them.
 
-    ``benchmark`` means every split of the campaign. ``reuse_existing_data_preparation``, like resuming, takes rows
-    prepared before, if they were prepared for the same campaign, source and split. ``input_jsonl_fpath`` brings rows
-    instead of a split.
+    ``benchmark`` means every split of the campaign. ``reuse_existing_data_preparation``, like resuming, takes requests
+    prepared before, if they were prepared for the same campaign, source and split. ``input_jsonl_fpath`` brings
+    requests instead of a split.
     """
 
-    campaign: str
     split: CollectionSplit = "train"
     reuse_existing_data_preparation: bool = False
     input_jsonl_fpath: Path | None = None
-    num_servers: Count = 1
     start_timeout_s: Seconds = 120.0
     stop_timeout_s: Seconds = 15.0
 
     def for_servers(self, urls: tuple[str, ...], inputs: Path) -> RolloutCollectionConfig:
-        """The plain collection of these rows from running servers."""
+        """The plain collection of these requests from running servers, or in this process when there are none."""
         shared = {name: getattr(self, name) for name in RowsConfig.model_fields}
         return RolloutCollectionConfig(**shared, input_jsonl_fpath=inputs, server_urls=urls)
+
+
+class E2ERolloutCollectionConfig(SplitConfig):
+    """Prepare the requests of a campaign's split, start servers, collect, and stop them again whatever happens."""
+
+    campaign: str
+    num_servers: Count = 1
+
+
+class CollectCommandConfig(SplitConfig):
+    """What ``rollout-assets collect`` takes: the keys of both kinds of collection, in a TOML file or as overrides.
+
+    ``num_servers`` starts servers and ``server_urls`` names running ones; without either, requests are run in this
+    process. Repeats get seeds of their own unless ``num_repeats_add_seed`` is false.
+    """
+
+    num_servers: Count | None = None
+    server_urls: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
+        defaults: dict[str, Any] = {"num_repeats_add_seed": values.get("num_repeats", 1) != 1}
+        if values.get("input_jsonl_fpath") and not values.get("server_urls"):
+            defaults["campaign"] = DEMO_CAMPAIGN
+        return defaults | values
+
+    @model_validator(mode="after")
+    def _something_to_run(self) -> Self:
+        if self.input_jsonl_fpath is None and self.campaign is None:
+            raise ValueError("nothing to run; name a file of requests, or a campaign whose requests are run")
+        if self.num_servers is not None and self.server_urls:
+            raise ValueError("num_servers starts servers and server_urls names running ones; give one of the two")
+        return self
+
+    def end_to_end(self, num_servers: int) -> E2ERolloutCollectionConfig:
+        """The collection that starts its own servers."""
+        shared = {name: getattr(self, name) for name in SplitConfig.model_fields}
+        return E2ERolloutCollectionConfig(**shared, num_servers=num_servers)
 
 
 class RolloutAggregationConfig(CollectionModel):
@@ -201,13 +239,22 @@ class RolloutAggregationConfig(CollectionModel):
         return self.output_jsonl_fpath.with_name(f"{self.output_jsonl_fpath.stem}_aggregate_metrics.json")
 
 
-def _problem(error: Mapping[str, Any]) -> str:
-    where = ".".join(map(str, error["loc"]))
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "value_error":
-        return f"{where}: {message}" if where else message
-    if error["type"] == "missing":
-        return f"{where}: required, but not given"
-    if error["type"] == "extra_forbidden":
-        return f"{where}: unknown key"
-    return f"{where} = {error['input']!r}: {message[:1].lower()}{message[1:]}"
+_PATHS = ("output_jsonl_fpath", "input_jsonl_fpath", "store_dir", "prompt_config")
+
+
+def read_collection_file(path: Path) -> dict[str, Any]:
+    """The keys of a collection's TOML file. Relative paths in it mean relative to the file, as in a campaign file."""
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    folder = path.resolve().parent
+    for name in _PATHS:
+        if isinstance(values.get(name), str):
+            values[name] = folder / Path(values[name]).expanduser()
+    campaign = values.get("campaign")
+    if isinstance(campaign, str) and campaign not in shipped_campaigns():
+        values["campaign"] = str(folder / Path(campaign).expanduser())
+    return values

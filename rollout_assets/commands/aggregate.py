@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
+from rollout_assets.collection.aggregation import aggregate_rollouts
+from rollout_assets.collection.configs import RolloutAggregationConfig
 from rollout_assets.commands.collect import show_metrics
 from rollout_assets.commands.terminal import AsJson, out, print_json, progress_bars
+from rollout_assets.metrics.results import MetricOptions
 
 
 def aggregate(
@@ -25,10 +28,6 @@ def aggregate(
     Files that a collection writes beside its results are left out. A line that is malformed, or a rollout that comes
     twice, is an error with file and line.
     """
-    from rollout_assets.collection.aggregation import aggregate_rollouts
-    from rollout_assets.collection.configs import RolloutAggregationConfig
-    from rollout_assets.metrics.results import MetricOptions
-
     config = RolloutAggregationConfig(
         input_glob=inputs,
         output_jsonl_fpath=output,
