@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from rollout_assets.collection.configs import RolloutAggregationConfig
 from rollout_assets.collection.failures import read_failures
-from rollout_assets.collection.inputs import read_rows
+from rollout_assets.collection.inputs import read_requests
 from rollout_assets.collection.result_files import _expand_input_glob, named, read_results
 from rollout_assets.errors import CollectionError, ResultsRefused
 from rollout_assets.files import publish_path, scratch_path
@@ -146,4 +146,4 @@ class _Union:
 
 
 def _keys_of(inputs: Path) -> Iterator[RolloutId]:
-    return (numbered.key for numbered in read_rows(inputs))
+    return (numbered.key for numbered in read_requests(inputs))

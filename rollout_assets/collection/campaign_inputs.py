@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rollout_assets.campaigns.plan import open_source
 from rollout_assets.collection.configs import CollectionSplit
-from rollout_assets.collection.inputs import row_json
+from rollout_assets.collection.inputs import request_json
 from rollout_assets.config import CampaignConfig, Split
 from rollout_assets.errors import CollectionError, RolloutAssetsError
 from rollout_assets.files import file_sha256, publish_json, publish_path, scratch_path
@@ -70,7 +70,7 @@ class CampaignInputs:
         scratch = scratch_path(self.path)
         with scratch.open("wb") as stream:
             for row in tally.rows(RolloutGenerator(self.config, source), source_rows, progress):
-                stream.write(row_json(row))
+                stream.write(request_json(row))
         if not tally.written:
             scratch.unlink()
             reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(tally.skipped.items()))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_assets.collection.configs import RolloutCollectionConfig
-from rollout_assets.collection.inputs import read_rows
+from rollout_assets.collection.inputs import read_requests
 from rollout_assets.collection.result_files import named
 from rollout_assets.collection.resume import RunFacts, read_facts
 from rollout_assets.config import CampaignConfig
@@ -88,7 +88,7 @@ class CollectedStore:
         remove_path(self._config.records_dir)
 
     def _records(self) -> Iterator[RolloutZarrRecord]:
-        for numbered in read_rows(self._config.materialized_jsonl_fpath):
+        for numbered in read_requests(self._config.materialized_jsonl_fpath):
             path = self._file(numbered.key)
             try:
                 yield unpack(RolloutZarrRecord, from_text(path.read_text("ascii")))

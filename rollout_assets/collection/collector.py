@@ -20,7 +20,7 @@ from rollout_assets.collection.configs import RolloutCollectionConfig, SharedRol
 from rollout_assets.collection.coverage import CollectionReport, Coverage
 from rollout_assets.collection.failures import keep_failures, read_failures
 from rollout_assets.collection.in_flight import InFlight, Outcome, RolloutAgent
-from rollout_assets.collection.inputs import read_rows
+from rollout_assets.collection.inputs import read_requests
 from rollout_assets.collection.interrupts import draining
 from rollout_assets.collection.result_files import LineLog, read_results
 from rollout_assets.collection.resume import RunFacts, expected_counts, finished_keys, materialize, refuse_changes
@@ -161,7 +161,7 @@ class RolloutCollectionHelper:
 
     def _pending(self, run: _Run) -> Iterator[RolloutRequest]:
         """Rows without a result, in input order, until told to stop or until it is hopeless."""
-        for numbered in read_rows(run.config.materialized_jsonl_fpath):
+        for numbered in read_requests(run.config.materialized_jsonl_fpath):
             if self.stop.is_set() or run.hopeless:
                 return
             if numbered.key not in run.cached:

@@ -106,7 +106,7 @@ class SharedRolloutCollectionConfig(CollectionModel):
         return self.output_jsonl_fpath.with_name(f".{self.output_jsonl_fpath.name}.lock")
 
 
-class RowsConfig(SharedRolloutCollectionConfig):
+class RequestsConfig(SharedRolloutCollectionConfig):
     """How input lines become rows.
 
     ``agent_name`` is for lines that name none. ``prompt_config`` is a row template, as a mapping or as the path of a
@@ -150,7 +150,7 @@ class RowsConfig(SharedRolloutCollectionConfig):
         return self.num_repeats.get(agent, self.num_repeats.get(DEFAULT_AGENT))
 
 
-class RolloutCollectionConfig(RowsConfig):
+class RolloutCollectionConfig(RequestsConfig):
     """Collect the rows of one JSONL file, from servers at ``server_urls`` or, when none is given, in this process."""
 
     input_jsonl_fpath: Path
@@ -166,7 +166,7 @@ class RolloutCollectionConfig(RowsConfig):
         return self
 
 
-class SplitConfig(RowsConfig):
+class SplitConfig(RequestsConfig):
     """Requests of a campaign's split, and servers that are started for them.
 
     ``benchmark`` means every split of the campaign. ``reuse_existing_data_preparation``, like resuming, takes requests
@@ -182,7 +182,7 @@ class SplitConfig(RowsConfig):
 
     def for_servers(self, urls: tuple[str, ...], inputs: Path) -> RolloutCollectionConfig:
         """The plain collection of these requests from running servers, or in this process when there are none."""
-        shared = {name: getattr(self, name) for name in RowsConfig.model_fields}
+        shared = {name: getattr(self, name) for name in RequestsConfig.model_fields}
         return RolloutCollectionConfig(**shared, input_jsonl_fpath=inputs, server_urls=urls)
 
 

@@ -23,13 +23,13 @@ from rollout_assets.config import RolloutRecipeConfig, canonical_json
 from rollout_assets.errors import ConfigError, InputsRefused
 from rollout_assets.metrics.columns import ROLLOUT, TASK, RolloutId
 from rollout_assets.randomness import key_digest
-from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest, row_problems
+from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest, request_problems
 
 _PROBLEMS_SHOWN = 50
 
 
 @dataclass(frozen=True)
-class NumberedRow:
+class NumberedRequest:
     """A row to run, with its agent and both indices given, and the input line it came from."""
 
     line: int
@@ -43,23 +43,23 @@ class NumberedRow:
         return row.agent_name, row.task_index, row.rollout_index
 
 
-def numbered_rows(config: RolloutCollectionConfig) -> Iterator[NumberedRow]:
+def numbered_requests(config: RolloutCollectionConfig) -> Iterator[NumberedRequest]:
     """All rows of a collection in input order; bad lines are one ``InputsRefused`` before the first row."""
     lines = InputLines(config)
     lines.check()
     return lines.expanded()
 
 
-def row_json(row: RolloutRequest) -> bytes:
+def request_json(row: RolloutRequest) -> bytes:
     """A row as one canonical JSON line, newline included; equal rows give equal bytes."""
     return canonical_json(row.model_dump(mode="json", by_alias=True, exclude_defaults=True)) + b"\n"
 
 
-def read_rows(path: Path) -> Iterator[NumberedRow]:
+def read_requests(path: Path) -> Iterator[NumberedRequest]:
     """Rows of a materialized file, as they were written."""
     with path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
-            yield NumberedRow(number, RolloutRequest.model_validate_json(line))
+            yield NumberedRequest(number, RolloutRequest.model_validate_json(line))
 
 
 def collection_seed(run_seed: int, task: int, rollout: int) -> int:
@@ -98,7 +98,7 @@ class InputLines:
         if not count:
             raise ConfigError(f"{self._path}: no rows; 'rollout-assets collect --from-campaign' writes some")
 
-    def expanded(self) -> Iterator[NumberedRow]:
+    def expanded(self) -> Iterator[NumberedRequest]:
         """Rows with agent, indices, parameters and seed; a line's repeats follow each other."""
         numbers = _TaskNumbers(self._given)
         rollouts: Counter[int] = Counter()
@@ -111,7 +111,7 @@ class InputLines:
                 changes: dict[str, Any] = {"task_index": task, "rollout_index": rollout}
                 if self._config.num_repeats_add_seed:
                     changes["seed"] = collection_seed(self._config.run_seed, task, rollout)
-                yield NumberedRow(number, row.model_copy(update=changes))
+                yield NumberedRequest(number, row.model_copy(update=changes))
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """Line numbers and lines, empty ones left out, up to the limit."""
@@ -233,4 +233,4 @@ def _instead(name: str, given: Mapping[str, Any]) -> bool:
 def _told(error: ValueError) -> list[str]:
     if not isinstance(error, ValidationError):
         return [str(error)]
-    return [str(problem) for problem in row_problems(error)]
+    return [str(problem) for problem in request_problems(error)]

@@ -17,7 +17,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rollout_assets.collection.configs import RolloutCollectionConfig
-from rollout_assets.collection.inputs import NumberedRow, numbered_rows, read_rows, read_template, row_json
+from rollout_assets.collection.inputs import (
+    NumberedRequest,
+    numbered_requests,
+    read_requests,
+    read_template,
+    request_json,
+)
 from rollout_assets.collection.result_files import done_keys, drop_torn_line, named
 from rollout_assets.errors import ResultsRefused, ResumeRefused
 from rollout_assets.files import publish_json, publish_path, scratch_path
@@ -50,10 +56,10 @@ def materialize(config: RolloutCollectionConfig, identity: Mapping[str, Any]) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     digest, count = hashlib.sha256(), 0
     scratch = scratch_path(path)
-    rows = numbered_rows(config)
+    rows = numbered_requests(config)
     with scratch.open("wb") as stream:
         for numbered in rows:
-            line = row_json(numbered.row)
+            line = request_json(numbered.row)
             digest.update(line)
             stream.write(line)
             count += 1
@@ -120,7 +126,7 @@ def expected_counts(config: RolloutCollectionConfig, done: Mapping[RolloutId, in
     """Materialized rows by agent and task; a result that none of them asked for is ``ResultsRefused``."""
     counts: Counter[tuple[str, int]] = Counter()
     strange = dict(done)
-    for numbered in read_rows(config.materialized_jsonl_fpath):
+    for numbered in read_requests(config.materialized_jsonl_fpath):
         counts[numbered.key[:2]] += 1
         strange.pop(numbered.key, None)
     for key, line in strange.items():
@@ -150,9 +156,9 @@ def _refuse_changed_rows(config: RolloutCollectionConfig, facts: RunFacts) -> No
     digest = hashlib.sha256()
     problems: list[str] = []
     with path.open("rb") as stream:
-        for was, now in zip_longest(stream, numbered_rows(config)):
+        for was, now in zip_longest(stream, numbered_requests(config)):
             digest.update(was or b"")
-            if was is None or now is None or was != row_json(now.row):
+            if was is None or now is None or was != request_json(now.row):
                 problems.append(_changed_row(config.input_jsonl_fpath, was, now))
             if len(problems) > _SHOWN:
                 problems[_SHOWN:] = ["and more"]
@@ -167,10 +173,10 @@ def _refuse_changed_rows(config: RolloutCollectionConfig, facts: RunFacts) -> No
         raise ResumeRefused(f"{path}: not as it was written; choose another output")
 
 
-def _changed_row(inputs: Path, was: bytes | None, now: NumberedRow | None) -> str:
+def _changed_row(inputs: Path, was: bytes | None, now: NumberedRequest | None) -> str:
     if now is None:
         return f"{inputs}: ends before the row {(was or b'').decode().strip()[:200]}"
     if was is None:
         return f"{inputs}:{now.line}: is new"
-    changes = "; ".join(_changes(json.loads(was), json.loads(row_json(now.row))))
+    changes = "; ".join(_changes(json.loads(was), json.loads(request_json(now.row))))
     return f"{inputs}:{now.line}: {changes}"

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from rollout_assets.collection import RolloutCollectionConfig, RolloutCollectionHelper, collect_rollouts
-from rollout_assets.collection.inputs import numbered_rows
+from rollout_assets.collection.inputs import numbered_requests
 from rollout_assets.errors import AnswerRefused, ConfigError, ResumeRefused, ServerUnavailable, ShardBusy
 from rollout_assets.files import file_lock
 from tests.serving.fake_server import HEALTH, FakeServer, chance, running
@@ -100,6 +100,16 @@ def test_a_failure_says_what_kind_it_was(tmp_path, fault, kind, says):
         report = collect_rollouts(config_for(tmp_path, server, rows=1, max_attempts=2, request_timeout_s=0.3))
     (line,) = lines_of(report.failures)
     assert line["error"]["class"] == kind and says in line["error"]["message"]
+
+
+def test_retries_and_requests_that_are_given_up_are_logged(tmp_path, caplog):
+    caplog.set_level("INFO", "rollout_assets")
+    with running(FakeServer(lambda *_: "fail")) as server:
+        collect_rollouts(config_for(tmp_path, server, rows=1, max_attempts=2))
+    retry, given_up = [record for record in caplog.records if record.name.startswith("rollout_assets")]
+    assert retry.levelname == "INFO" and retry.getMessage().startswith("attempt 1 failed, the next follows in 0.0")
+    assert given_up.levelname == "WARNING" and "given up after 2 attempt(s)" in given_up.getMessage()
+    assert "the oracle stumbled" in retry.getMessage() and "the oracle stumbled" in given_up.getMessage()
 
 
 def test_busy_servers_are_asked_again_without_counting_as_attempts(tmp_path):
@@ -207,7 +217,7 @@ def test_run_examples_gives_one_awaitable_per_row_in_the_order_of_completion(tmp
         config = config_for(tmp_path, server, rows=12, num_samples_in_parallel=3)
         helper = RolloutCollectionHelper()
         agent = helper.setup_server_client(config)
-        rows = (numbered.row for numbered in numbered_rows(config))
+        rows = (numbered.row for numbered in numbered_requests(config))
         coming = helper.run_examples(rows, agent, config, asyncio.Semaphore(2))
         try:
             if lazily:

@@ -9,7 +9,7 @@ from rollout_assets.collection.configs import (
     E2ERolloutCollectionConfig,
     RolloutCollectionConfig,
 )
-from rollout_assets.collection.inputs import collection_seed, numbered_rows, row_json
+from rollout_assets.collection.inputs import collection_seed, numbered_requests, request_json
 from rollout_assets.errors import ConfigError, InputsRefused
 
 A, B, C = ({"sample_key": name, "agent_ref": {"name": "greedy"}} for name in "abc")
@@ -19,7 +19,7 @@ def rows_of(tmp_path: Path, lines, **changes):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
     options = {"output_jsonl_fpath": tmp_path / "out.jsonl", "server_urls": ("http://x",)} | changes
-    return list(numbered_rows(RolloutCollectionConfig(input_jsonl_fpath=path, **options)))
+    return list(numbered_requests(RolloutCollectionConfig(input_jsonl_fpath=path, **options)))
 
 
 def keys(rows):
@@ -105,7 +105,7 @@ def test_a_key_given_twice_is_refused_with_both_lines(tmp_path):
 def test_rows_asked_for_a_store_carry_their_record(tmp_path):
     rows = rows_of(tmp_path, [A], store_dir=tmp_path / "x.zarr", campaign="demo")
     assert rows[0].row.include == ("record",)
-    assert json.loads(row_json(rows[0].row)) == {
+    assert json.loads(request_json(rows[0].row)) == {
         "sample_key": "a",
         "agent_ref": {"name": "greedy"},
         "include": ["record"],
@@ -134,7 +134,7 @@ def test_a_configuration_that_cannot_be_used_says_why(tmp_path, changes, says):
     given = {"input_jsonl_fpath": tmp_path / "empty.jsonl", "output_jsonl_fpath": tmp_path / "o.jsonl"}
     given |= {"server_urls": ("http://x",)} | changes
     with pytest.raises(ConfigError) as caught:
-        list(numbered_rows(RolloutCollectionConfig(**given)))
+        list(numbered_requests(RolloutCollectionConfig(**given)))
     assert says in str(caught.value)
 
 

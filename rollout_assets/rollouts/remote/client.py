@@ -21,7 +21,7 @@ import httpx
 from pydantic import ValidationError
 
 from rollout_assets.errors import AnswerRefused, RowRefused, ServerError, ServerUnavailable
-from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult, row_problems
+from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult, request_problems
 
 BUSY = 429
 LONGEST_RETRY_AFTER_S = 60.0
@@ -30,7 +30,7 @@ LONGEST_RETRY_AFTER_S = 60.0
 _TRANSIENT = {408, BUSY}
 """Statuses below 500 that a later request may not meet."""
 
-_SHOWN_CHARACTERS = 200
+_SHOWN_CHARACTERS, _ID_CHARACTERS = 200, 64
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class RolloutClient:
         try:
             return RolloutResult.model_validate_json(answer)
         except ValidationError as error:
-            problems = "; ".join(str(problem) for problem in row_problems(error))
+            problems = "; ".join(str(problem) for problem in request_problems(error))
             raise AnswerRefused(f"{self.url}: {what} is not a result: {problems}") from None
 
     def _refusal(self, response: httpx.Response) -> ServerError | RowRefused:
@@ -154,7 +154,8 @@ class RolloutClient:
             kind, message, field = f"HTTP{status}", response.text[:_SHOWN_CHARACTERS] or "no reason given", None
         if field is not None and not transient:
             return RowRefused(str(field), f"{message} (said {self.url})")
-        shown = f"{self.url}: {status}: {message}"
+        request_id = response.headers.get("X-Request-Id", "")[:_ID_CHARACTERS]
+        shown = f"{self.url}: {status}: {message}" + (f" (request {request_id})" if request_id else "")
         if transient:
             after = _retry_after(response)
             return ServerUnavailable(shown, after, busy=status == BUSY, error_class=kind)

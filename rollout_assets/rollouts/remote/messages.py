@@ -108,7 +108,7 @@ class RolloutResult(_Message):
 
 
 @dataclass(frozen=True)
-class RowProblem:
+class RequestProblem:
     """One thing that is wrong with a row: the field by its path, what it must be, and the value that was given."""
 
     field: str
@@ -125,7 +125,7 @@ _UNION_MEMBERS = {"str", "constrained-int", "RolloutRecipeConfig", "constant", "
 _SHOWN_CHARACTERS = 80
 
 
-def row_problems(error: ValidationError) -> tuple[RowProblem, ...]:
+def request_problems(error: ValidationError) -> tuple[RequestProblem, ...]:
     """Every problem that pydantic found, by field: ``rows[3].params.horizon``. The deepest one of a field counts."""
     problems = {}
     for detail in error.errors(include_url=False):
@@ -136,6 +136,6 @@ def row_problems(error: ValidationError) -> tuple[RowProblem, ...]:
         message = detail["msg"].removeprefix("Value error, ")
         if len(shown) > _SHOWN_CHARACTERS:
             shown = shown[: _SHOWN_CHARACTERS - 1] + "…"
-        problems[field, message] = RowProblem(field or "body", message[:1].lower() + message[1:], shown)
+        problems[field, message] = RequestProblem(field or "body", message[:1].lower() + message[1:], shown)
     found = problems.values()
     return tuple(p for p in found if not any(other.field.startswith(f"{p.field}.") for other in found))
