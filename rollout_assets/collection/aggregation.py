@@ -116,7 +116,7 @@ class _Union:
             progress(ProgressEvent("aggregating", index + 1, len(self._paths), unit="files"))
 
     def metrics(self, options: MetricOptions | None) -> list[dict[str, Any]]:
-        """Metrics of all lines read; a row that failed in one place and was done in another is done."""
+        """Metrics of all lines read; a request that failed in one file and succeeded in another is done."""
         failed = Counter((agent, task) for agent, task, rollout in self._failed - self._places.keys())
         return self._table.metrics(options, expected=self._expected, failed=failed)
 

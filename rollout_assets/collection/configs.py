@@ -1,4 +1,4 @@
-"""What a collection, its end-to-end form and an aggregation are asked with. Unknown keys are refused."""
+"""Configurations of a collection, of its end-to-end form and of an aggregation. Unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT_AGENT = "_default"
 
 
 class CollectionModel(BaseModel):
-    """Frozen, and no key goes unnoticed; a value that cannot be used is a ``ConfigError`` with every problem."""
+    """Frozen; unknown keys and values that cannot be used are one ``ConfigError`` with every problem."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -38,9 +38,9 @@ class CollectionModel(BaseModel):
 class SharedRolloutCollectionConfig(CollectionModel):
     """What every way of collecting has in common.
 
-    ``responses_create_params`` are merged over each row's parameters. ``max_attempts`` bounds how often a row is tried
-    when it fails in passing; a server that says it is busy is asked again for ``busy_patience_s`` without counting.
-    After ``give_up_after`` rows in a row that failed in passing nobody seems to be there, and no other row is tried.
+    ``responses_create_params`` are merged over each request's parameters. ``max_attempts`` bounds how often a request
+    is tried when its failure may pass; a busy server is asked for ``busy_patience_s`` without counting an attempt.
+    After ``give_up_after`` such failures in a row nobody seems to answer, and no other request is tried.
     ``store_dir`` asks for a rollout store of all records beside the lines.
     """
 
@@ -77,12 +77,12 @@ class SharedRolloutCollectionConfig(CollectionModel):
 
     @property
     def prepared_jsonl_fpath(self) -> Path:
-        """Where the rows of a campaign's split are written, when they are taken from there."""
+        """Where the requests of a campaign's split are written."""
         return self.beside("_prepared_inputs.jsonl")
 
     @property
     def failures_jsonl_fpath(self) -> Path:
-        """Rows that could not be run, with class, message and attempts."""
+        """Requests that could not be run, with class, message and attempts."""
         return self.beside("_failures.jsonl")
 
     @property
@@ -92,7 +92,7 @@ class SharedRolloutCollectionConfig(CollectionModel):
 
     @property
     def run_fpath(self) -> Path:
-        """What the results depend on, for whoever resumes."""
+        """What the results depend on, read when the collection is resumed."""
         return self.beside("_run.json")
 
     @property
@@ -107,11 +107,12 @@ class SharedRolloutCollectionConfig(CollectionModel):
 
 
 class RequestsConfig(SharedRolloutCollectionConfig):
-    """How input lines become rows.
+    """How input lines become requests.
 
-    ``agent_name`` is for lines that name none. ``prompt_config`` is a row template, as a mapping or as the path of a
-    JSON or TOML file: fields that a line lacks are taken from it. ``limit`` counts lines. With ``num_repeats_add_seed``
-    every rollout gets a seed of its own, derived from ``run_seed``; without it repeats are the same to the bit.
+    ``agent_name`` is for lines that name none. ``prompt_config`` is a request template, as a mapping or as the path of
+    a JSON or TOML file: fields that a line lacks are taken from it. ``limit`` counts lines. With
+    ``num_repeats_add_seed`` every rollout gets a seed of its own, derived from ``run_seed``; without it repeats are the
+    same to the bit.
     """
 
     agent_name: str | None = None
@@ -130,11 +131,11 @@ class RequestsConfig(SharedRolloutCollectionConfig):
 
     @property
     def materialized_jsonl_fpath(self) -> Path:
-        """Every row that is to be run, repeats written out, in input order."""
+        """Every request that is to be run, repeats written out, in input order."""
         return self.beside("_materialized_inputs.jsonl")
 
     def refuse_before_any_work(self) -> None:
-        """Raise if something asked for cannot be had, or if there is an output that is not to be gone on with."""
+        """Raise if something that is asked for is not available, or if there is an output and it is not resumed."""
         if self.upload_rollouts_to_wandb and find_spec("wandb") is None:
             raise ConfigError(
                 "upload_rollouts_to_wandb: the package 'wandb' is not installed; install it, or leave this off"
@@ -144,14 +145,14 @@ class RequestsConfig(SharedRolloutCollectionConfig):
                 raise ResumeRefused(f"{path}: already there; resume to go on with it, or choose another output")
 
     def repeats_of(self, agent: str) -> int | None:
-        """How often a row of an agent is run; None when nothing says so."""
+        """How often a request of an agent is run; None when nothing says so."""
         if isinstance(self.num_repeats, int):
             return self.num_repeats
         return self.num_repeats.get(agent, self.num_repeats.get(DEFAULT_AGENT))
 
 
 class RolloutCollectionConfig(RequestsConfig):
-    """Collect the rows of one JSONL file, from servers at ``server_urls`` or, when none is given, in this process."""
+    """Collect the requests of one JSONL file, from servers at ``server_urls`` or, without any, in this process."""
 
     input_jsonl_fpath: Path
     server_urls: tuple[str, ...] = ()

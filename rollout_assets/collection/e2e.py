@@ -1,4 +1,4 @@
-"""End to end: prepare a split's rows, start servers, collect from them, stop them."""
+"""End to end: prepare a split's requests, start servers, collect from them, stop them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_assets.collection.campaign_inputs import CampaignInputs, PreparedInputs
-from rollout_assets.collection.collector import RolloutCollectionHelper, collect_rollouts
+from rollout_assets.collection.collector import RolloutCollectionHelper, collect_rollouts, draining
 from rollout_assets.collection.configs import CollectCommandConfig, E2ERolloutCollectionConfig, SplitConfig
 from rollout_assets.collection.coverage import CollectionReport
-from rollout_assets.collection.interrupts import draining
 from rollout_assets.config import load_campaign
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.serving.server.fleet import FleetOptions, server_fleet

@@ -217,7 +217,7 @@ def test_run_examples_gives_one_awaitable_per_row_in_the_order_of_completion(tmp
         config = config_for(tmp_path, server, rows=12, num_samples_in_parallel=3)
         helper = RolloutCollectionHelper()
         agent = helper.setup_server_client(config)
-        rows = (numbered.row for numbered in numbered_requests(config))
+        rows = (numbered.request for numbered in numbered_requests(config))
         coming = helper.run_examples(rows, agent, config, asyncio.Semaphore(2))
         try:
             if lazily:
