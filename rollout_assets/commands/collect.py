@@ -14,7 +14,8 @@ from rollout_assets.collection.campaign_inputs import CampaignInputs, PreparedIn
 from rollout_assets.collection.configs import CollectCommandConfig, read_collection_file
 from rollout_assets.collection.coverage import INTERRUPTED, CollectionReport
 from rollout_assets.collection.e2e import collect_from_command
-from rollout_assets.commands.terminal import AsJson, err, out, print_json, print_table, progress_bars
+from rollout_assets.commands.aggregate import show_metrics
+from rollout_assets.commands.terminal import AsJson, err, out, print_json, progress_bars
 from rollout_assets.config import load_campaign
 from rollout_assets.errors import ConfigError
 
@@ -186,38 +187,6 @@ def _show(prepared: PreparedInputs | None, report: CollectionReport) -> None:
     if report.store is not None:
         _say(f"[green]{report.store}[/]: the records as a store, deeply validated")
     _say(f"{report.seconds:.1f} s, {report.rollouts_per_second:.1f} rollouts/s")
-
-
-def show_metrics(entries: list[dict[str, Any]]) -> None:
-    """Aggregated metrics, one agent a line."""
-    rows = []
-    for entry in entries:
-        counts, metrics, keys = entry["counts"], entry["agent_metrics"], entry["key_metrics"]
-        best = [name for name in keys if name.startswith("best@")]
-        success = [name for name in keys if name.startswith("success@")]
-        rows.append(
-            (
-                entry["agent_ref"]["name"],
-                counts["tasks"],
-                counts["expected"],
-                counts["done"],
-                counts["refused"],
-                counts["failed"],
-                counts["missing"],
-                _figure(metrics.get("reward/mean"), keys.get("reward/mean", {}).get("interval")),
-                _figure(metrics.get("reward/median")),
-                _figure(metrics.get("reward/std")),
-                ", ".join(f"{name} {_figure(keys[name]['value'])}" for name in (*best[-1:], *success[-1:])),
-            )
-        )
-    columns = ("agent", "tasks", "expected", "done", "refused", "failed", "missing")
-    print_table("results", (*columns, "reward", "median", "std", "of k"), rows)
-
-
-def _figure(value: float | None, interval: list[float] | None = None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.3f}" + (f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else "")
 
 
 def _prepared_line(prepared: PreparedInputs) -> str:

@@ -131,7 +131,8 @@ def test_a_server_that_is_gone_is_given_up_before_every_row_has_been_tried(tmp_p
         report = collect_rollouts(config)
     assert report.gave_up and report.exit_code == 3
     assert report.coverage.done == 10
-    assert 12 <= report.coverage.failed <= 12 + 2 * 8 and report.coverage.missing > 300
+    late = 8  # a result that comes among the first failures starts the count again
+    assert 12 <= report.coverage.failed <= 12 + 2 * 8 + late and report.coverage.missing > 300
 
 
 def test_rows_go_to_the_server_with_the_fewest_under_way(tmp_path):

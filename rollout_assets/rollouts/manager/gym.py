@@ -76,14 +76,14 @@ class AsyncGymRolloutImpl:
         self._client = self._gym.client()
         self._views = 0
 
-    async def run_rollout(self, root: RolloutTask) -> RolloutGroupRecord:
+    async def run_rollout(self, task: RolloutTask) -> RolloutGroupRecord:
         """N rollouts at once, in index order."""
         began = perf_counter()
-        results = await self._run_rollouts(root, self._build_inputs(root))
-        completions = tuple(self._result_to_completion(root, result) for result in results)
-        metrics = self._compute_rollout_metrics(root, completions, perf_counter() - began)
-        metadata = {"recipe": root.recipe.name, "seed": root.seed, "num_generations": self._count}
-        return RolloutGroupRecord(root.index, root, completions, metadata, metrics)
+        results = await self._run_rollouts(task, self._build_inputs(task))
+        completions = tuple(self._result_to_completion(task, result) for result in results)
+        metrics = self._compute_rollout_metrics(task, completions, perf_counter() - began)
+        metadata = {"recipe": task.recipe.name, "seed": task.seed, "num_generations": self._count}
+        return RolloutGroupRecord(task.index, task, completions, metadata, metrics)
 
     async def aclose(self) -> None:
         """Close the running loop's connections."""
@@ -98,16 +98,16 @@ class AsyncGymRolloutImpl:
             raise ConfigError("use_gym asks for a rollout server, and none is configured; give gym=GymServerConfig(…)")
         return gym
 
-    def _build_inputs(self, root: RolloutTask) -> list[RolloutRequest]:
+    def _build_inputs(self, task: RolloutTask) -> list[RolloutRequest]:
         """N rows that differ in index and seed; the recipe goes in full, so the server need not know its name."""
-        run = step_limited(root.recipe, self._max_steps, root.max_rollout_steps)
-        limit = None if run.horizon == root.recipe.horizon else run.horizon
+        run = step_limited(task.recipe, self._max_steps, task.max_rollout_steps)
+        limit = None if run.horizon == task.recipe.horizon else run.horizon
         return [
             RolloutRequest(
-                sample_key=root.root.actor.identity.sample_key,
-                target=root.root.match.target.target_id,
-                recipe=root.recipe,
-                seed=derived_seed(root.seed, index),
+                sample_key=task.root.actor.identity.sample_key,
+                target=task.root.match.target.target_id,
+                recipe=task.recipe,
+                seed=derived_seed(task.seed, index),
                 params=RolloutParams(max_rollout_steps=limit),
                 include=("chains",),
                 row_index=index,
@@ -115,7 +115,7 @@ class AsyncGymRolloutImpl:
             for index in range(self._count)
         ]
 
-    async def _run_rollouts(self, root: RolloutTask, inputs: Sequence[RolloutRequest]) -> list[RolloutResult]:
+    async def _run_rollouts(self, task: RolloutTask, inputs: Sequence[RolloutRequest]) -> list[RolloutResult]:
         """Results in index order. What is missing is asked for again, a few times, under one deadline."""
         results: dict[int, RolloutResult] = {}
         key = uuid.uuid4().hex
@@ -125,7 +125,7 @@ class AsyncGymRolloutImpl:
             async with asyncio.timeout(self._gym.deadline_s):
                 while True:
                     missing = [request for request in inputs if request.row_index not in results]
-                    why, retry_after_s = await self._collect(root, missing, key, results)
+                    why, retry_after_s = await self._collect(task, missing, key, results)
                     if len(results) == len(inputs):
                         return [results[index] for index in range(len(inputs))]
                     if not await retries.pause(why, retry_after_s):
@@ -133,10 +133,10 @@ class AsyncGymRolloutImpl:
         except TimeoutError:
             why = f"the deadline of {self._gym.deadline_s:g} s has passed; before that: {why}"
         late = ", ".join(str(request.row_index) for request in inputs if request.row_index not in results)
-        raise ServerUnavailable(f"{root.root.name}: no answer for rollout {late} of {len(inputs)}: {why}")
+        raise ServerUnavailable(f"{task.root.name}: no answer for rollout {late} of {len(inputs)}: {why}")
 
     async def _collect(
-        self, root: RolloutTask, asked: Sequence[RolloutRequest], key: str, results: dict[int, RolloutResult]
+        self, task: RolloutTask, asked: Sequence[RolloutRequest], key: str, results: dict[int, RolloutResult]
     ) -> tuple[str, float]:
         """Add what the server answers to ``results``; returns why some are missing and how long to wait."""
         url, open_indices = self._client.url, {request.row_index for request in asked}
@@ -147,49 +147,49 @@ class AsyncGymRolloutImpl:
                     index = -1 if answer.row_index is None else answer.row_index
                     if index not in open_indices:
                         problem = "twice" if 0 <= index < self._count else f"of 0 to {self._count - 1}"
-                        raise AnswerRefused(f"{root.root.name}: {url} answered for rollout {index} {problem}")
+                        raise AnswerRefused(f"{task.root.name}: {url} answered for rollout {index} {problem}")
                     open_indices.discard(index)
                     if isinstance(answer, RolloutResult):
                         results[index] = answer
                     elif answer.transient:
                         why = f"rollout {index}: {answer.error_class}: {answer.message}"
                     else:
-                        raise self._failed(root, answer)
+                        raise self._failed(task, answer)
         except ServerUnavailable as error:
             return str(error), error.retry_after_s
         return why, 0.0
 
-    def _failed(self, root: RolloutTask, failure: RequestFailure) -> RolloutFailed:
-        seed = derived_seed(root.seed, failure.row_index)
-        where = f"{root.root.name}: rollout {failure.row_index} (seed {seed}) failed on {self._client.url}"
+    def _failed(self, task: RolloutTask, failure: RequestFailure) -> RolloutFailed:
+        seed = derived_seed(task.seed, failure.row_index)
+        where = f"{task.root.name}: rollout {failure.row_index} (seed {seed}) failed on {self._client.url}"
         return RolloutFailed(f"{where}: {failure.error_class}: {failure.message}")
 
-    def _result_to_completion(self, root: RolloutTask, result: RolloutResult) -> RolloutCompletion:
+    def _result_to_completion(self, task: RolloutTask, result: RolloutResult) -> RolloutCompletion:
         index = result.row_index or 0
-        where = f"{root.root.name}: rollout {index} of {self._client.url}"
+        where = f"{task.root.name}: rollout {index} of {self._client.url}"
         if result.status == "refused":
             raise RolloutFailed(f"{where}: the target gets no rollout there: {result.refused_reason}")
-        seed = derived_seed(root.seed, index)
+        seed = derived_seed(task.seed, index)
         there = (result.sample_key, result.target_id, result.agent_ref.name, result.seed, result.root_error_m2)
-        target = root.root.match.target.target_id
-        error = root.root.oracle_state.target.root_error_m2
-        _refuse_other(where, there, (root.root.actor.identity.sample_key, target, root.recipe.name, seed, error))
+        target = task.root.match.target.target_id
+        error = task.root.oracle_state.target.root_error_m2
+        _refuse_other(where, there, (task.root.actor.identity.sample_key, target, task.recipe.name, seed, error))
         chains: tuple[Chain, ...] = unpack(tuple[Chain, ...], from_text(result.chains or ""))
         if not chains:
             raise AnswerRefused(f"{where}: there is no chain in it")
-        recipe = step_limited(root.recipe, self._max_steps, root.max_rollout_steps)
+        recipe = step_limited(task.recipe, self._max_steps, task.max_rollout_steps)
         timings = {"score": 0.0, "select": 0.0} | result.timings_s
-        completion = completion_of(root, recipe, index, seed, chains, result.views_scored, timings)
+        completion = completion_of(task, recipe, index, seed, chains, result.views_scored, timings)
         reward = completion.reward if math.isfinite(completion.reward) else None
         _refuse_other(where, (result.reward,), (reward,))
         return completion
 
     def _compute_rollout_metrics(
-        self, root: RolloutTask, completions: Sequence[RolloutCompletion], seconds: float
+        self, task: RolloutTask, completions: Sequence[RolloutCompletion], seconds: float
     ) -> Metrics:
         began = perf_counter()
         self._views += sum(completion.views_scored for completion in completions)
-        metrics = group_metrics(root.recipe.name, completions)
+        metrics = group_metrics(task.recipe.name, completions)
         metrics["per_worker_view_counts"] = {WORKER: self._views}
         metrics |= timing_metrics(completions, seconds, began)
         return metrics
