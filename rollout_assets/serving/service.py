@@ -16,7 +16,8 @@ from rollout_assets.geometry.devices import resolve_device
 from rollout_assets.rollouts.evaluation import StateEvaluator
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.manager.batching import BatchLimits
-from rollout_assets.rollouts.manager.native import AsyncRolloutImpl, RolloutCompletion, RolloutTask
+from rollout_assets.rollouts.manager.completions import RolloutCompletion, RolloutTask
+from rollout_assets.rollouts.manager.native import AsyncRolloutImpl
 from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult
 from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
 from rollout_assets.serving.prepared_samples import PreparedSamples

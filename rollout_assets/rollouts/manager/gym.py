@@ -173,7 +173,7 @@ class AsyncGymRolloutImpl:
         there = (result.sample_key, result.target_id, result.agent_ref.name, result.seed, result.root_error_m2)
         target = task.root.match.target.target_id
         error = task.root.oracle_state.target.root_error_m2
-        _refuse_other(where, there, (task.root.actor.identity.sample_key, target, task.recipe.name, seed, error))
+        _refuse_difference(where, there, (task.root.actor.identity.sample_key, target, task.recipe.name, seed, error))
         chains: tuple[Chain, ...] = unpack(tuple[Chain, ...], from_text(result.chains or ""))
         if not chains:
             raise AnswerRefused(f"{where}: there is no chain in it")
@@ -181,7 +181,7 @@ class AsyncGymRolloutImpl:
         timings = {"score": 0.0, "select": 0.0} | result.timings_s
         completion = completion_of(task, recipe, index, seed, chains, result.views_scored, timings)
         reward = completion.reward if math.isfinite(completion.reward) else None
-        _refuse_other(where, (result.reward,), (reward,))
+        _refuse_difference(where, (result.reward,), (reward,))
         return completion
 
     def _compute_rollout_metrics(
@@ -195,8 +195,8 @@ class AsyncGymRolloutImpl:
         return metrics
 
 
-def _refuse_other(where: str, there: tuple[object, ...], here: tuple[object, ...]) -> None:
-    """What both sides know must agree to the bit; else the server has another campaign, source or device."""
+def _refuse_difference(where: str, there: tuple[object, ...], here: tuple[object, ...]) -> None:
+    """Raise unless both sides agree to the bit; otherwise the server has another campaign, source or device."""
     for theirs, ours in zip(there, here, strict=True):
         if theirs != ours:
             raise AnswerRefused(f"{where}: {theirs!r} there, {ours!r} here; compare its /health with the campaign")

@@ -17,17 +17,10 @@ from rollout_assets.rollouts.engine import Chain, EvaluatedState, Expansion, Rol
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
 from rollout_assets.rollouts.manager.batching import BatchLimits, EvaluationBatcher
 from rollout_assets.rollouts.manager.completions import (
-    HORIZON,
-    STEP_LIMIT,
-    Action,
-    LogEntry,
-    Observation,
     RolloutCompletion,
     RolloutGroupRecord,
     RolloutImpl,
     RolloutTask,
-    RootView,
-    StepMetrics,
     completion_of,
     derived_seed,
     group_metrics,
@@ -35,26 +28,6 @@ from rollout_assets.rollouts.manager.completions import (
     timing_metrics,
 )
 from rollout_assets.rollouts.manager.gym import AsyncGymRolloutImpl, GymServerConfig
-
-__all__ = [
-    "HORIZON",
-    "STEP_LIMIT",
-    "Action",
-    "AsyncGymRolloutImpl",
-    "AsyncRolloutImpl",
-    "GymServerConfig",
-    "LogEntry",
-    "Observation",
-    "RolloutCompletion",
-    "RolloutGroupRecord",
-    "RolloutImpl",
-    "RolloutManager",
-    "RolloutTask",
-    "RootView",
-    "StepMetrics",
-    "derived_seed",
-    "group_metrics",
-]
 
 
 class AsyncRolloutImpl:

@@ -1,4 +1,4 @@
-"""One rollout asked for, and one rollout answered, as JSON: what collection files hold and what a server speaks."""
+"""A rollout request and its result as JSON: what collection files hold and what a server reads and writes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Payload = Literal["chains", "record"]
 
 
 class _Message(BaseModel):
-    """Unknown keys are refused; underscored keys are the collector's own stamps."""
+    """Unknown keys are refused. Keys that begin with an underscore are the collector's own stamps."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class AgentRef(_Message):
-    """Who runs a row: a recipe by its name."""
+    """Who runs a request: a recipe by its name."""
 
     name: Annotated[str, Field(min_length=1)]
 
 
 class RolloutParams(_Message):
-    """What a row changes about its recipe; a field left out keeps the recipe's value."""
+    """What a request changes about its recipe; a field left out keeps the recipe's value."""
 
     max_rollout_steps: Annotated[int, Field(ge=1)] | None = None
     horizon: Annotated[int, Field(ge=1)] | None = None
@@ -109,7 +109,7 @@ class RolloutResult(_Message):
 
 @dataclass(frozen=True)
 class RequestProblem:
-    """One thing that is wrong with a row: the field by its path, what it must be, and the value that was given."""
+    """One thing that is wrong with a request: the field by its path, what it must be, and the value that was given."""
 
     field: str
     message: str
@@ -137,5 +137,8 @@ def request_problems(error: ValidationError) -> tuple[RequestProblem, ...]:
         if len(shown) > _SHOWN_CHARACTERS:
             shown = shown[: _SHOWN_CHARACTERS - 1] + "…"
         problems[field, message] = RequestProblem(field or "body", message[:1].lower() + message[1:], shown)
-    found = problems.values()
-    return tuple(p for p in found if not any(other.field.startswith(f"{p.field}.") for other in found))
+    return tuple(
+        problem
+        for problem in problems.values()
+        if not any(other.field.startswith(f"{problem.field}.") for other in problems.values())
+    )

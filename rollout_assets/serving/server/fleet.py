@@ -1,4 +1,4 @@
-"""Rollout servers as child processes: started together, waited for by name, and stopped whatever happens."""
+"""Rollout servers as child processes: started together, waited for, and stopped whatever happens."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _POLL_S = 0.05
 _HEALTH_TIMEOUT_S = 2.0
 _TAIL_LINES = 12
 
-_ON_A_LEASH = """
+_ENDS_WITH_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 if os.getppid() != {parent}:
-    sys.exit("whoever started this server is gone")
+    sys.exit("the process that started this server has ended")
 from rollout_assets.cli import main
 main()
 """
@@ -52,7 +52,7 @@ class _Waiting:
     stop: asyncio.Event | None
 
     def goes_on(self) -> bool:
-        """Whether there is time left; being told to stop cancels the waiting."""
+        """Whether there is time left; a request to stop cancels the waiting."""
         if self.stop is not None and self.stop.is_set():
             raise asyncio.CancelledError
         return monotonic() < self.deadline
@@ -60,10 +60,10 @@ class _Waiting:
 
 @asynccontextmanager
 async def server_fleet(options: FleetOptions, stop: asyncio.Event | None = None) -> AsyncIterator[tuple[str, ...]]:
-    """Addresses of running, healthy servers; on the way out all are stopped, in bounded time.
+    """Addresses of running, healthy servers; in the end all are stopped, in bounded time.
 
     A server that is not healthy by the deadline is ``ServerUnavailable`` with its name and the end of its log. Servers
-    are sessions of their own: a Ctrl-C in the terminal is the caller's to handle, and ``stop`` ends the waiting.
+    have sessions of their own, so a Ctrl-C in the terminal reaches the caller only; ``stop`` ends the waiting.
     """
     with tempfile.TemporaryDirectory(prefix="rollout-servers-") as folder:
         servers: list[ServerProcess] = []
@@ -87,7 +87,7 @@ class ServerProcess:
         self._token = None if options.token_env is None else os.environ.get(options.token_env)
         serve = ["serve", "-c", options.campaign, "--port", "0", "--ready-file", str(self._ready_file)]
         serve += ["--token-env", options.token_env] if options.token_env is not None else []
-        code = _ON_A_LEASH.format(parent=os.getpid())
+        code = _ENDS_WITH_PARENT.format(parent=os.getpid())
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code, *serve, *options.arguments],
@@ -127,7 +127,7 @@ async def _is_healthy(server: RolloutClient) -> bool:
 
 
 def _stop(servers: Sequence[ServerProcess], limit_s: float) -> None:
-    """SIGTERM to all, and SIGKILL to those that are still there after the limit."""
+    """SIGTERM to all, and SIGKILL to those that still run after the limit."""
     deadline = monotonic() + limit_s
     for server in servers:
         if server.process.poll() is None:
