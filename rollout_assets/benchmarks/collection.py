@@ -1,7 +1,7 @@
-"""What a server costs: the same rows run in this process and by a server process, one after the other.
+"""What a server costs: the same requests run in this process and by a server process, one after the other.
 
-Rows have seeds that were never run before, so nothing is answered from a cache. Both sides are the collector's own
-agents with the same number of rows in flight; only one of them works at a time.
+Requests have seeds that were never run before, so nothing is answered from a cache. Both sides are the collector's own
+agents with the same number of requests in flight; only one of them works at a time.
 """
 
 from __future__ import annotations
@@ -68,14 +68,16 @@ async def _measure(
     """Rollouts per second of both sides, turn by turn; the first turn warms up and does not count."""
     here = LocalAgent(config)
     await here.identity()
-    known = [row.sample_index for split in config.source.splits for row in open_source(config).rows(split)]
+    sources = [row.sample_index for split in config.source.splits for row in open_source(config).rows(split)]
     pairs = []
     async with server_fleet(FleetOptions(campaign, 1, START_S, STOP_S)) as urls:
         there = RemoteAgent(urls)
         for turn in range(TURNS + 1):
             asked = [
                 RolloutRequest(
-                    source_row=known[seed % len(known)], recipe=config.recipes[seed % len(config.recipes)], seed=seed
+                    source_row=sources[seed % len(sources)],
+                    recipe=config.recipes[seed % len(config.recipes)],
+                    seed=seed,
                 )
                 for seed in range(1_000_000 * turn, 1_000_000 * turn + rows)
             ]
@@ -86,13 +88,13 @@ async def _measure(
     return pairs[1:]
 
 
-async def _rate(agent: RolloutAgent, rows: Sequence[RolloutRequest], in_flight: int) -> float:
+async def _rate(agent: RolloutAgent, requests: Sequence[RolloutRequest], in_flight: int) -> float:
     gate = asyncio.Semaphore(in_flight)
 
-    async def one(row: RolloutRequest) -> None:
+    async def one(request: RolloutRequest) -> None:
         async with gate:
-            await agent.run(row)
+            await agent.run(request)
 
     began = perf_counter()
-    await asyncio.gather(*(one(row) for row in rows))
-    return len(rows) / (perf_counter() - began)
+    await asyncio.gather(*(one(request) for request in requests))
+    return len(requests) / (perf_counter() - began)
