@@ -166,15 +166,24 @@ class PayloadDamaged(RolloutAssetsError):
 
 
 class ServerError(RolloutAssetsError):
-    """A rollout server did not do what was asked of it."""
+    """A rollout server did not do what was asked of it; ``error_class`` is its own name for what went wrong."""
+
+    def __init__(self, message: str, *, error_class: str | None = None) -> None:
+        self.error_class = error_class or type(self).__name__
+        super().__init__(message)
 
 
 class ServerUnavailable(ServerError):
-    """A server that is busy, going down, unreachable or late; asking again after ``retry_after_s`` may help."""
+    """A server that is busy, going down, unreachable or late; asking again after ``retry_after_s`` may help.
 
-    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
-        self.retry_after_s = retry_after_s
-        super().__init__(message)
+    ``busy`` says that it did not try, because it has too much to do.
+    """
+
+    def __init__(
+        self, message: str, retry_after_s: float = 0.0, *, busy: bool = False, error_class: str | None = None
+    ) -> None:
+        self.retry_after_s, self.busy = retry_after_s, busy
+        super().__init__(message, error_class=error_class)
 
 
 class AnswerRefused(ServerError):

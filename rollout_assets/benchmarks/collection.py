@@ -1,7 +1,7 @@
-"""``bench collection``: what a server costs, by the same rows in this process and by a server process, in turn.
+"""What a server costs: the same requests run in this process and by a server process, one after the other.
 
-Rows have seeds that were never run before, so nothing is answered from a cache. Both sides are the collector's own
-agents with the same number of rows in flight; only one of them works at a time.
+Requests have seeds that were never run before, so nothing is answered from a cache. Both sides are the collector's own
+agents with the same number of requests in flight; only one of them works at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Annotated
 from rollout_assets.benchmarks.results import Figure
 from rollout_assets.campaigns.plan import open_source
 from rollout_assets.collection.agents import LocalAgent, RemoteAgent
-from rollout_assets.collection.attempts import RolloutAgent
+from rollout_assets.collection.in_flight import RolloutAgent
 from rollout_assets.config import CampaignConfig, load_campaign
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.remote.messages import RolloutRequest
@@ -93,13 +93,13 @@ async def _measure(
     return pairs[1:]
 
 
-async def _rate(agent: RolloutAgent, rows: Sequence[RolloutRequest], in_flight: int) -> float:
+async def _rate(agent: RolloutAgent, requests: Sequence[RolloutRequest], in_flight: int) -> float:
     gate = asyncio.Semaphore(in_flight)
 
-    async def one(row: RolloutRequest) -> None:
+    async def one(request: RolloutRequest) -> None:
         async with gate:
-            await agent.run(row)
+            await agent.run(request)
 
     began = perf_counter()
-    await asyncio.gather(*(one(row) for row in rows))
-    return len(rows) / (perf_counter() - began)
+    await asyncio.gather(*(one(request) for request in requests))
+    return len(requests) / (perf_counter() - began)

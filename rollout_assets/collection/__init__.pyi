@@ -18,12 +18,6 @@ from rollout_assets.collection.aggregation import (
 from rollout_assets.collection.aggregation import (
     aggregate_rollouts as aggregate_rollouts,
 )
-from rollout_assets.collection.attempts import (
-    Outcome as Outcome,
-)
-from rollout_assets.collection.attempts import (
-    RolloutAgent as RolloutAgent,
-)
 from rollout_assets.collection.campaign_inputs import (
     CampaignInputs as CampaignInputs,
 )
@@ -65,6 +59,12 @@ from rollout_assets.collection.failures import (
 )
 from rollout_assets.collection.failures import (
     _rollout_request_debug_summary as _rollout_request_debug_summary,
+)
+from rollout_assets.collection.in_flight import (
+    Outcome as Outcome,
+)
+from rollout_assets.collection.in_flight import (
+    RolloutAgent as RolloutAgent,
 )
 from rollout_assets.collection.result_files import (
     _expand_input_glob as _expand_input_glob,

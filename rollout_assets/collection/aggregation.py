@@ -17,22 +17,13 @@ from typing import Any, BinaryIO
 
 from rollout_assets.collection.configs import RolloutAggregationConfig
 from rollout_assets.collection.failures import read_failures
-from rollout_assets.collection.inputs import read_rows
-from rollout_assets.collection.result_files import _expand_input_glob, collected_files
-from rollout_assets.collection.result_log import named, read_results
+from rollout_assets.collection.inputs import read_requests
+from rollout_assets.collection.result_files import _expand_input_glob, named, read_results
 from rollout_assets.errors import CollectionError, ResultsRefused
 from rollout_assets.files import publish_path, scratch_path
 from rollout_assets.metrics.columns import RolloutId
 from rollout_assets.metrics.results import MetricOptions, ResultTable, publish_metrics
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
-
-__all__ = [
-    "AggregationReport",
-    "RolloutAggregationHelper",
-    "aggregate_file",
-    "aggregate_rollouts",
-    "collected_files",
-]
 
 
 @dataclass(frozen=True)
@@ -125,7 +116,7 @@ class _Union:
             progress(ProgressEvent("aggregating", index + 1, len(self._paths), unit="files"))
 
     def metrics(self, options: MetricOptions | None) -> list[dict[str, Any]]:
-        """Metrics of all lines read; a row that failed in one place and was done in another is done."""
+        """Metrics of all lines read; a request that failed in one file and succeeded in another is done."""
         failed = Counter((agent, task) for agent, task, rollout in self._failed - self._places.keys())
         return self._table.metrics(options, expected=self._expected, failed=failed)
 
@@ -155,4 +146,4 @@ class _Union:
 
 
 def _keys_of(inputs: Path) -> Iterator[RolloutId]:
-    return (numbered.key for numbered in read_rows(inputs))
+    return (numbered.key for numbered in read_requests(inputs))

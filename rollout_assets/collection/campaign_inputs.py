@@ -1,7 +1,7 @@
-"""Rows that ask for a whole split of a campaign: every source row, its targets by rank, every recipe.
+"""Requests for a whole split of a campaign: every source row, its targets by rank, every recipe.
 
 The order and the number are those of the records that the shard path makes, so that a store written from the results
-equals the shards'. Preparing means opening every source row and its mesh, so rows can be kept and used again.
+equals the shards'. Preparing means opening every source row and its mesh, so requests can be kept and used again.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from rollout_assets.campaigns.plan import open_source
 from rollout_assets.collection.configs import CollectionSplit
-from rollout_assets.collection.inputs import row_json
+from rollout_assets.collection.inputs import request_json
 from rollout_assets.config import CampaignConfig, Split
 from rollout_assets.errors import CollectionError, RolloutAssetsError
 from rollout_assets.files import file_sha256, publish_json, publish_path, scratch_path
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest
-
-if TYPE_CHECKING:
-    from rollout_assets.rollouts.generator import RolloutGenerator
-    from rollout_assets.sources.layout import IndexRow
+from rollout_assets.rollouts.roots import RefusedTarget
+from rollout_assets.sources.layout import IndexRow
 
 
 class PreparedInputs(BaseModel):
-    """What a file of prepared rows was prepared for, and what was left out, by reason."""
+    """What a file of prepared requests was prepared for, and what was left out, by reason."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -42,7 +42,7 @@ class PreparedInputs(BaseModel):
 
 @dataclass(frozen=True)
 class CampaignInputs:
-    """Prepares rows of one split of a campaign into a file."""
+    """Prepares the requests of one split of a campaign into a file."""
 
     config: CampaignConfig
     split: CollectionSplit
@@ -50,37 +50,34 @@ class CampaignInputs:
 
     @property
     def facts_path(self) -> Path:
-        """Beside the rows: what they were prepared for."""
+        """Beside the requests: what they were prepared for."""
         return self.path.with_suffix(".json")
 
     def write(self, *, reuse: bool = False, progress: ProgressSink = SILENT) -> PreparedInputs:
-        """Write the split's rows, whole or not at all. With ``reuse``, rows prepared for the same are left as is."""
-        from rollout_assets.campaigns.plan import open_source
-        from rollout_assets.rollouts.generator import RolloutGenerator
-
+        """Write the split's requests, whole or not at all; with ``reuse``, a file prepared for the same stays."""
         source = open_source(self.config)
-        wanted = {
+        purpose = {
             "campaign": self.config.name,
             "config_hashes": self.config.hashes(),
             "source_manifest_hash": source.source_manifest_hash,
             "split": self.split,
         }
-        if reuse and (found := self._existing(wanted)):
-            return found
+        if reuse and (existing := self._existing(purpose)):
+            return existing
         source_rows = [row for split in self.splits() for row in source.rows(split)]
         tally = _Tally()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         scratch = scratch_path(self.path)
         with scratch.open("wb") as stream:
-            for row in tally.rows(RolloutGenerator(self.config, source), source_rows, progress):
-                stream.write(row_json(row))
+            for request in tally.requests(RolloutGenerator(self.config, source), source_rows, progress):
+                stream.write(request_json(request))
         if not tally.written:
             scratch.unlink()
             reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(tally.skipped.items()))
-            raise CollectionError(f"{source.root}: split {self.split} gives no row: {reasons or 'it is empty'}")
+            raise CollectionError(f"{source.root}: split {self.split} gives no request: {reasons or 'it is empty'}")
         publish_path(scratch, self.path)
         facts = PreparedInputs(
-            prepared_for=wanted,
+            prepared_for=purpose,
             rows_sha256=file_sha256(self.path),
             rows=tally.written,
             source_rows=len(source_rows),
@@ -95,40 +92,38 @@ class CampaignInputs:
         own = tuple(dict.fromkeys(self.config.source.splits))
         if self.split == "benchmark":
             return own
-        wanted: Split = "val" if self.split == "validation" else "train"
-        if wanted not in own:
+        asked: Split = "val" if self.split == "validation" else "train"
+        if asked not in own:
             raise CollectionError(f"campaign {self.config.name} has split {', '.join(own)}, not {self.split}")
-        return (wanted,)
+        return (asked,)
 
-    def _existing(self, wanted: dict[str, Any]) -> PreparedInputs | None:
+    def _existing(self, purpose: dict[str, Any]) -> PreparedInputs | None:
         """What was prepared before, if it was for the same and is as it was written."""
         try:
-            found = PreparedInputs.model_validate_json(self.facts_path.read_bytes())
-            same = found.prepared_for == wanted and found.rows_sha256 == file_sha256(self.path)
+            existing = PreparedInputs.model_validate_json(self.facts_path.read_bytes())
+            same = existing.prepared_for == purpose and existing.rows_sha256 == file_sha256(self.path)
         except (OSError, ValidationError):
             return None
-        return found if same else None
+        return existing if same else None
 
 
 class _Tally:
-    """Counts rows as they are made."""
+    """Counts requests as they are made."""
 
     def __init__(self) -> None:
         self.written = self.refused = 0
         self.skipped: Counter[str] = Counter()
 
-    def rows(
+    def requests(
         self, generator: RolloutGenerator, source_rows: Sequence[IndexRow], progress: ProgressSink
     ) -> Iterator[RolloutRequest]:
         for done, source_row in enumerate(source_rows, start=1):
-            for row in self._rows_of(generator, source_row):
+            for request in self._requests_of(generator, source_row):
                 self.written += 1
-                yield row
-            progress(ProgressEvent("preparing rows", done, len(source_rows), unit="source rows"))
+                yield request
+            progress(ProgressEvent("preparing requests", done, len(source_rows), unit="source rows"))
 
-    def _rows_of(self, generator: RolloutGenerator, source_row: IndexRow) -> Iterator[RolloutRequest]:
-        from rollout_assets.rollouts.roots import RefusedTarget
-
+    def _requests_of(self, generator: RolloutGenerator, source_row: IndexRow) -> Iterator[RolloutRequest]:
         try:
             prepared = generator.prepare(source_row)
         except RolloutAssetsError as error:

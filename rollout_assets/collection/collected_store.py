@@ -1,7 +1,8 @@
 """A rollout store from collected records: kept one file each until all are there, then streamed in input order.
 
 A record is on disk before its result line is written, so whatever a kill leaves, every line has its record. The store
-appears whole, under its own name, and only when no row is missing; then the files go.
+appears whole, under its own name, and only when no request is without a result; then the
+files are removed.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from rollout_assets.collection.configs import RolloutCollectionConfig
-from rollout_assets.collection.inputs import read_rows
-from rollout_assets.collection.result_log import named
+from rollout_assets.collection.inputs import read_requests
+from rollout_assets.collection.result_files import named
 from rollout_assets.collection.resume import RunFacts, read_facts
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CollectionError, ConfigError, PayloadDamaged, StoreExists
 from rollout_assets.files import publish_bytes, remove_path, rename_path, scratch_path, sync_path, sync_tree
 from rollout_assets.metrics.columns import RolloutId
 from rollout_assets.progress import ProgressEvent, ProgressSink
+from rollout_assets.rollouts.remote.codec import from_text, unpack
+from rollout_assets.rollouts.trace import RolloutZarrRecord
+from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
+from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
+from rollout_assets.rollouts.zarr_store.writer import RolloutZarrStoreWriter
 
 FILES_PER_FOLDER = 1_000
 
@@ -33,17 +39,17 @@ class CollectedStore:
         self.path = config.store_dir
 
     def refuse_existing(self) -> None:
-        """Raise ``StoreExists`` if something lies where a new collection's store is to be."""
+        """Raise ``StoreExists`` if something lies where a new collection's store will be."""
         if self.path.exists():
-            raise StoreExists(f"{self.path}: already there; choose another destination or remove it first")
+            raise StoreExists(f"{self.path}: already exists; choose another destination or remove it first")
 
     def refuse_other_campaign(self, identity: Mapping[str, Any]) -> None:
-        """Raise ``ConfigError`` if whoever answers runs another campaign than the store is laid out for."""
+        """Raise ``ConfigError`` if the agent runs another campaign than the one whose layout the store has."""
         for name, digest in self._campaign.hashes().items():
             theirs = identity["config_hashes"].get(name)
             if theirs != digest:
                 raise ConfigError(
-                    f"campaign {self._campaign.name}: {name} hash {digest[:12]}, but rows are answered for "
+                    f"campaign {self._campaign.name}: {name} hash {digest[:12]}, but requests are run for "
                     f"{identity['campaign']} with {str(theirs)[:12]}; give the campaign that the servers run"
                 )
 
@@ -57,20 +63,16 @@ class CollectedStore:
 
     def is_published(self) -> bool:
         """Whether this collection's store is in place; another store there is ``StoreExists``."""
-        noted = read_facts(self._config.run_fpath).store_manifest
+        recorded = read_facts(self._config.run_fpath).store_manifest
         if not self.path.exists():
             return False
-        if noted is None or noted != _manifest_of(self.path):
+        if recorded is None or recorded != _manifest_of(self.path):
             self.refuse_existing()
         remove_path(self._config.records_dir)
         return True
 
     def publish(self, facts: RunFacts, progress: ProgressSink) -> None:
-        """Write, validate deeply and publish the store; then the waiting records go."""
-        from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
-        from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
-        from rollout_assets.rollouts.zarr_store.writer import RolloutZarrStoreWriter
-
+        """Write, validate deeply and publish the store; then the waiting records are removed."""
         scratch = scratch_path(self.path)
         remove_path(scratch)
         layout = RolloutZarrStoreConfig.from_campaign(self._campaign)
@@ -85,11 +87,8 @@ class CollectedStore:
         rename_path(scratch, self.path)
         remove_path(self._config.records_dir)
 
-    def _records(self) -> Iterator[Any]:
-        from rollout_assets.rollouts.remote.codec import from_text, unpack
-        from rollout_assets.rollouts.trace import RolloutZarrRecord
-
-        for numbered in read_rows(self._config.materialized_jsonl_fpath):
+    def _records(self) -> Iterator[RolloutZarrRecord]:
+        for numbered in read_requests(self._config.materialized_jsonl_fpath):
             path = self._file(numbered.key)
             try:
                 yield unpack(RolloutZarrRecord, from_text(path.read_text("ascii")))

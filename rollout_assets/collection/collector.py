@@ -1,29 +1,29 @@
-"""The collector: rows in, result lines out, as fast as agents answer and never twice.
+"""The collector: requests in, result lines out, as fast as agents answer and never twice.
 
-Work is admitted in input order, at most ``num_samples_in_parallel`` rows at a time; a result is written when it is
+Work is admitted in input order, at most ``num_samples_in_parallel`` requests at a time; a result is written when it is
 there and then forgotten. What a kill leaves can be resumed; see ``resume``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from rollout_assets.collection.agents import LocalAgent, RemoteAgent
-from rollout_assets.collection.attempts import Outcome, RolloutAgent
 from rollout_assets.collection.collected_store import CollectedStore
 from rollout_assets.collection.configs import RolloutCollectionConfig, SharedRolloutCollectionConfig
 from rollout_assets.collection.coverage import CollectionReport, Coverage
 from rollout_assets.collection.failures import keep_failures, read_failures
-from rollout_assets.collection.in_flight import InFlight
-from rollout_assets.collection.inputs import read_rows
-from rollout_assets.collection.interrupts import draining
-from rollout_assets.collection.result_log import LineLog, read_results
+from rollout_assets.collection.in_flight import InFlight, Outcome, RolloutAgent
+from rollout_assets.collection.inputs import read_requests, request_key
+from rollout_assets.collection.result_files import LineLog, read_results
 from rollout_assets.collection.resume import RunFacts, expected_counts, finished_keys, materialize, refuse_changes
 from rollout_assets.collection.wandb_upload import upload_rollouts
 from rollout_assets.config import load_campaign
@@ -34,8 +34,33 @@ from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.remote.messages import RolloutRequest
 
 
+@contextmanager
+def draining(stop: asyncio.Event) -> Iterator[None]:
+    """While held, the first SIGINT or SIGTERM sets ``stop``, and the second cancels the running task."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def on_signal() -> None:
+        task.cancel() if stop.is_set() else stop.set()
+
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for number in signals:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
 def collect_rollouts(config: RolloutCollectionConfig, progress: ProgressSink = SILENT) -> CollectionReport:
-    """Collect to the end, or until Ctrl-C or SIGTERM: then what is under way is finished and kept. Twice cancels it."""
+    """Collect to the end, or until Ctrl-C or SIGTERM: then what is under way is finished and kept.
+
+    A second signal cancels it.
+    """
 
     async def collect() -> CollectionReport:
         helper = RolloutCollectionHelper(progress)
@@ -85,9 +110,9 @@ class RolloutCollectionHelper:
         self._progress = progress
 
     async def run_from_config(self, config: RolloutCollectionConfig) -> CollectionReport:
-        """Collect every row that has no result yet, aggregate, and write the store if one is asked for.
+        """Collect every request that has no result yet, aggregate, and write the store if one is asked for.
 
-        An output that is there is refused unless ``resume_from_cache``; two collectors on one output likewise.
+        An existing output is refused unless ``resume_from_cache``, and so is a second collector on the same output.
         """
         config.output_jsonl_fpath.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(config.lock_fpath, str(config.output_jsonl_fpath)):
@@ -101,7 +126,7 @@ class RolloutCollectionHelper:
             return await self._finish(run)
 
     def setup_server_client(self, config: RolloutCollectionConfig) -> RolloutAgent:
-        """Whoever answers: the servers of the configuration, or the campaign in this process."""
+        """Who runs requests: the servers of the configuration, or the campaign in this process."""
         if config.server_urls:
             return RemoteAgent(config.server_urls, config.token_env)
         assert config.campaign is not None
@@ -114,19 +139,19 @@ class RolloutCollectionHelper:
         config: SharedRolloutCollectionConfig,
         semaphore: asyncio.Semaphore | None = None,
     ) -> Iterator[Awaitable[Outcome]]:
-        """The lower-level way: one awaitable per row, the n-th giving what became of the n-th row to finish.
+        """The lower-level way: one awaitable per request, the n-th giving what became of the n-th request to finish.
 
-        Rows are started in their order, as many at a time as the configuration says; ``semaphore`` may bound several
-        collections together. Rows are read as awaitables are taken, so a generator of any length will do.
+        Requests are started in their order, as many at a time as the configuration says; ``semaphore`` may bound
+        several collections together. Requests are read as awaitables are taken, so their number does not matter.
         """
         return InFlight(examples, agent, config, semaphore).outcomes()
 
     def _preprocess_rows_from_config(self, config: RolloutCollectionConfig, identity: Mapping[str, Any]) -> RunFacts:
-        """Write the rows of a new collection out, repeats and seeds included; all bad lines are reported together."""
+        """Write all requests of a new collection, repeats and seeds included; all bad lines are reported together."""
         return materialize(config, identity)
 
     def _load_from_cache(self, config: RolloutCollectionConfig, identity: Mapping[str, Any]) -> _Run:
-        """What an earlier run left, if it may be gone on with; otherwise a new run."""
+        """What an earlier run left, if it can be continued; otherwise a new run."""
         store = None
         if config.store_dir is not None and config.campaign is not None:
             store = CollectedStore(config, load_campaign(config.campaign))
@@ -161,17 +186,16 @@ class RolloutCollectionHelper:
                 self._progress(run.event())
 
     def _pending(self, run: _Run) -> Iterator[RolloutRequest]:
-        """Rows without a result, in input order, until told to stop or until it is hopeless."""
-        for numbered in read_rows(run.config.materialized_jsonl_fpath):
+        """Requests without a result, in input order, until asked to stop or too many failed in a row."""
+        for numbered in read_requests(run.config.materialized_jsonl_fpath):
             if self.stop.is_set() or run.hopeless:
                 return
             if numbered.key not in run.cached:
-                yield numbered.row
+                yield numbered.request
 
     async def _keep(self, run: _Run, outcome: Outcome, results: LineLog) -> None:
-        """Write a result; its record, if one is wanted, is on disk first."""
-        row = outcome.row
-        key = _key(row)
+        """Write a result; its record, if a store is asked for, is on disk first."""
+        key = request_key(outcome.request)
         line = dict(outcome.result or {})
         if run.store is not None:
             await asyncio.to_thread(run.store.keep, key, line.pop("record"))
@@ -221,15 +245,10 @@ class RolloutCollectionHelper:
 def _keep_failure(run: _Run, outcome: Outcome, failures: LineLog) -> None:
     """Write a failure; attempts of earlier runs are counted in."""
     assert outcome.failure is not None
-    key = _key(outcome.row)
-    line = outcome.failure.line(outcome.row)
+    key = request_key(outcome.request)
+    line = outcome.failure.line(outcome.request)
     line["attempts"] += run.failures.get(key, {}).get("attempts", 0)
     failures.append(line)
     run.failures[key] = line
     run.failed_now += 1
     run.failed_in_a_row += outcome.failure.transient
-
-
-def _key(row: RolloutRequest) -> RolloutId:
-    assert row.agent_name is not None and row.task_index is not None and row.rollout_index is not None
-    return row.agent_name, row.task_index, row.rollout_index

@@ -1,14 +1,15 @@
-"""What a collection, its end-to-end form and an aggregation are asked with. Unknown keys are refused."""
+"""Configurations of a collection, of its end-to-end form and of an aggregation. Unknown keys are refused."""
 
 from __future__ import annotations
 
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rollout_assets.config import Count, Seconds
+from rollout_assets.config import DEMO_CAMPAIGN, Count, Seconds, shipped_campaigns
 from rollout_assets.config.problems import problems_list, problems_text
 from rollout_assets.errors import ConfigError, ResumeRefused
 from rollout_assets.metrics.results import MetricOptions
@@ -21,7 +22,7 @@ DEFAULT_AGENT = "_default"
 
 
 class CollectionModel(BaseModel):
-    """Frozen, and no key goes unnoticed; a value that cannot be used is a ``ConfigError`` with every problem."""
+    """Frozen; unknown keys and values that cannot be used are one ``ConfigError`` with every problem."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,9 +36,9 @@ class CollectionModel(BaseModel):
 class SharedRolloutCollectionConfig(CollectionModel):
     """What every way of collecting has in common.
 
-    ``responses_create_params`` are merged over each row's parameters. ``max_attempts`` bounds how often a row is tried
-    when it fails in passing; a server that says it is busy is asked again for ``busy_patience_s`` without counting.
-    After ``give_up_after`` rows in a row that failed in passing nobody seems to be there, and no other row is tried.
+    ``responses_create_params`` are merged over each request's parameters. ``max_attempts`` bounds how often a request
+    is tried when its failure may pass; a busy server is asked for ``busy_patience_s`` without counting an attempt.
+    After ``give_up_after`` such failures in a row nobody seems to answer, and no other request is tried.
     ``store_dir`` asks for a rollout store of all records beside the lines.
     """
 
@@ -74,12 +75,12 @@ class SharedRolloutCollectionConfig(CollectionModel):
 
     @property
     def prepared_jsonl_fpath(self) -> Path:
-        """Where the rows of a campaign's split are written, when they are taken from there."""
+        """Where the requests of a campaign's split are written."""
         return self.beside("_prepared_inputs.jsonl")
 
     @property
     def failures_jsonl_fpath(self) -> Path:
-        """Rows that could not be run, with class, message and attempts."""
+        """Requests that could not be run, with class, message and attempts."""
         return self.beside("_failures.jsonl")
 
     @property
@@ -89,7 +90,7 @@ class SharedRolloutCollectionConfig(CollectionModel):
 
     @property
     def run_fpath(self) -> Path:
-        """What the results depend on, for whoever resumes."""
+        """What the results depend on, read when the collection is resumed."""
         return self.beside("_run.json")
 
     @property
@@ -103,12 +104,13 @@ class SharedRolloutCollectionConfig(CollectionModel):
         return self.output_jsonl_fpath.with_name(f".{self.output_jsonl_fpath.name}.lock")
 
 
-class RowsConfig(SharedRolloutCollectionConfig):
-    """How input lines become rows.
+class RequestsConfig(SharedRolloutCollectionConfig):
+    """How input lines become requests.
 
-    ``agent_name`` is for lines that name none. ``prompt_config`` is a row template, as a mapping or as the path of a
-    JSON or TOML file: fields that a line lacks are taken from it. ``limit`` counts lines. With ``num_repeats_add_seed``
-    every rollout gets a seed of its own, derived from ``run_seed``; without it repeats are the same to the bit.
+    ``agent_name`` is for lines that name none. ``prompt_config`` is a request template, as a mapping or as the path of
+    a JSON or TOML file: fields that a line lacks are taken from it. ``limit`` counts lines. With
+    ``num_repeats_add_seed`` every rollout gets a seed of its own, derived from ``run_seed``; without it repeats are the
+    same to the bit.
     """
 
     agent_name: str | None = None
@@ -127,11 +129,11 @@ class RowsConfig(SharedRolloutCollectionConfig):
 
     @property
     def materialized_jsonl_fpath(self) -> Path:
-        """Every row that is to be run, repeats written out, in input order."""
+        """Every request that is to be run, repeats written out, in input order."""
         return self.beside("_materialized_inputs.jsonl")
 
     def refuse_before_any_work(self) -> None:
-        """Raise if something asked for cannot be had, or if there is an output that is not to be gone on with."""
+        """Raise if something that is asked for is not available, or if there is an output and it is not resumed."""
         if self.upload_rollouts_to_wandb and find_spec("wandb") is None:
             raise ConfigError(
                 "upload_rollouts_to_wandb: the package 'wandb' is not installed; install it, or leave this off"
@@ -141,14 +143,14 @@ class RowsConfig(SharedRolloutCollectionConfig):
                 raise ResumeRefused(f"{path}: already there; resume to go on with it, or choose another output")
 
     def repeats_of(self, agent: str) -> int | None:
-        """How often a row of an agent is run; None when nothing says so."""
+        """How often a request of an agent is run; None when nothing says so."""
         if isinstance(self.num_repeats, int):
             return self.num_repeats
         return self.num_repeats.get(agent, self.num_repeats.get(DEFAULT_AGENT))
 
 
-class RolloutCollectionConfig(RowsConfig):
-    """Collect the rows of one JSONL file, from servers at ``server_urls`` or, when none is given, in this process."""
+class RolloutCollectionConfig(RequestsConfig):
+    """Collect the requests of one JSONL file, from servers at ``server_urls`` or, without any, in this process."""
 
     input_jsonl_fpath: Path
     server_urls: tuple[str, ...] = ()
@@ -163,26 +165,63 @@ class RolloutCollectionConfig(RowsConfig):
         return self
 
 
-class E2ERolloutCollectionConfig(RowsConfig):
-    """Prepare the rows of a campaign's split, start servers, collect, and stop them again whatever happens.
+class SplitConfig(RequestsConfig):
+    """Requests of a campaign's split, and servers that are started for them.
 
-    ``benchmark`` means every split of the campaign. ``reuse_existing_data_preparation``, like resuming, takes rows
-    prepared before, if they were prepared for the same campaign, source and split. ``input_jsonl_fpath`` brings rows
-    instead of a split.
+    ``benchmark`` means every split of the campaign. ``reuse_existing_data_preparation``, like resuming, takes requests
+    prepared before, if they were prepared for the same campaign, source and split. ``input_jsonl_fpath`` brings
+    requests instead of a split.
     """
 
-    campaign: str
     split: CollectionSplit = "train"
     reuse_existing_data_preparation: bool = False
     input_jsonl_fpath: Path | None = None
-    num_servers: Count = 1
     start_timeout_s: Seconds = 120.0
     stop_timeout_s: Seconds = 15.0
 
     def for_servers(self, urls: tuple[str, ...], inputs: Path) -> RolloutCollectionConfig:
-        """The plain collection of these rows from running servers."""
-        shared = {name: getattr(self, name) for name in RowsConfig.model_fields}
+        """The plain collection of these requests from running servers, or in this process when there are none."""
+        shared = {name: getattr(self, name) for name in RequestsConfig.model_fields}
         return RolloutCollectionConfig(**shared, input_jsonl_fpath=inputs, server_urls=urls)
+
+
+class E2ERolloutCollectionConfig(SplitConfig):
+    """Prepare the requests of a campaign's split, start servers, collect, and stop them again whatever happens."""
+
+    campaign: str
+    num_servers: Count = 1
+
+
+class CollectCommandConfig(SplitConfig):
+    """What ``rollout-assets collect`` takes: the keys of both kinds of collection, in a TOML file or as overrides.
+
+    ``num_servers`` starts servers and ``server_urls`` names running ones; without either, requests are run in this
+    process. Repeats get seeds of their own unless ``num_repeats_add_seed`` is false.
+    """
+
+    num_servers: Count | None = None
+    server_urls: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
+        defaults: dict[str, Any] = {"num_repeats_add_seed": values.get("num_repeats", 1) != 1}
+        if values.get("input_jsonl_fpath") and not values.get("server_urls"):
+            defaults["campaign"] = DEMO_CAMPAIGN
+        return defaults | values
+
+    @model_validator(mode="after")
+    def _something_to_run(self) -> Self:
+        if self.input_jsonl_fpath is None and self.campaign is None:
+            raise ValueError("nothing to run; name a file of requests, or a campaign whose requests are run")
+        if self.num_servers is not None and self.server_urls:
+            raise ValueError("num_servers starts servers and server_urls names running ones; give one of the two")
+        return self
+
+    def end_to_end(self, num_servers: int) -> E2ERolloutCollectionConfig:
+        """The collection that starts its own servers."""
+        shared = {name: getattr(self, name) for name in SplitConfig.model_fields}
+        return E2ERolloutCollectionConfig(**shared, num_servers=num_servers)
 
 
 class RolloutAggregationConfig(CollectionModel):
@@ -197,3 +236,24 @@ class RolloutAggregationConfig(CollectionModel):
     def aggregate_metrics_fpath(self) -> Path:
         """Metrics of the results, an array in agent-name order."""
         return self.output_jsonl_fpath.with_name(f"{self.output_jsonl_fpath.stem}_aggregate_metrics.json")
+
+
+_PATHS = ("output_jsonl_fpath", "input_jsonl_fpath", "store_dir", "prompt_config")
+
+
+def read_collection_file(path: Path) -> dict[str, Any]:
+    """The keys of a collection's TOML file. Relative paths in it mean relative to the file, as in a campaign file."""
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    folder = path.resolve().parent
+    for name in _PATHS:
+        if isinstance(values.get(name), str):
+            values[name] = folder / Path(values[name]).expanduser()
+    campaign = values.get("campaign")
+    if isinstance(campaign, str) and campaign not in shipped_campaigns():
+        values["campaign"] = str(folder / Path(campaign).expanduser())
+    return values

@@ -11,7 +11,7 @@ COMPLETE, INCOMPLETE, INTERRUPTED = 0, 3, 130
 
 @dataclass(frozen=True)
 class Coverage:
-    """Rows by what became of them: ``expected`` is the sum of done, failed and missing."""
+    """Requests by what became of them: ``expected`` is the sum of done, failed and missing."""
 
     expected: int
     done: int
@@ -19,12 +19,12 @@ class Coverage:
 
     @property
     def missing(self) -> int:
-        """Rows that were not tried, or not to the end."""
+        """Requests that were not tried, or not to the end."""
         return self.expected - self.done - self.failed
 
     @property
     def complete(self) -> bool:
-        """Whether every row has a result."""
+        """Whether every request has a result."""
         return self.done == self.expected
 
     def to_jsonable(self) -> dict[str, int | bool]:
@@ -32,7 +32,7 @@ class Coverage:
         return {**vars(self), "missing": self.missing, "complete": self.complete}
 
     def line(self) -> str:
-        """For people."""
+        """One line for people."""
         share = self.done / self.expected if self.expected else 1.0
         return (
             f"{self.expected:,} expected, {self.done:,} done ({share:.1%}), "
@@ -44,7 +44,7 @@ class Coverage:
 class CollectionReport:
     """What a collection did. ``cached`` results were there before; ``store`` is set when one was published.
 
-    ``gave_up`` says that so many rows failed in a row that the rest was not tried.
+    ``gave_up`` says that so many requests failed one after the other that the rest was not tried.
     """
 
     output: Path
@@ -64,7 +64,7 @@ class CollectionReport:
 
     @property
     def exit_code(self) -> int:
-        """0 when every row has a result, 130 when stopped before, 3 when rows failed."""
+        """0 when every request has a result, 130 when stopped before, 3 when requests failed."""
         if self.coverage.complete:
             return COMPLETE
         return INTERRUPTED if self.interrupted else INCOMPLETE

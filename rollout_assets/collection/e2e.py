@@ -1,15 +1,15 @@
-"""End to end: prepare a split's rows, start servers, collect from them, stop them."""
+"""End to end: prepare a split's requests, start servers, collect from them, stop them."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 
 from rollout_assets.collection.campaign_inputs import CampaignInputs, PreparedInputs
-from rollout_assets.collection.collector import RolloutCollectionHelper
-from rollout_assets.collection.configs import E2ERolloutCollectionConfig
+from rollout_assets.collection.collector import RolloutCollectionHelper, collect_rollouts, draining
+from rollout_assets.collection.configs import CollectCommandConfig, E2ERolloutCollectionConfig, SplitConfig
 from rollout_assets.collection.coverage import CollectionReport
-from rollout_assets.collection.interrupts import draining
 from rollout_assets.config import load_campaign
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.serving.server.fleet import FleetOptions, server_fleet
@@ -27,13 +27,7 @@ def collect_end_to_end(
     config: E2ERolloutCollectionConfig, progress: ProgressSink = SILENT, server_arguments: tuple[str, ...] = ()
 ) -> E2EReport:
     """Prepare, serve and collect. The servers are stopped in bounded time however this ends."""
-    config.refuse_before_any_work()
-    prepared, inputs = None, config.input_jsonl_fpath
-    if inputs is None:
-        split = CampaignInputs(load_campaign(config.campaign), config.split, config.prepared_jsonl_fpath)
-        reuse = config.reuse_existing_data_preparation or config.resume_from_cache
-        prepared = split.write(reuse=reuse, progress=progress)
-        inputs = split.path
+    prepared, inputs = _prepare(config, progress)
     fleet = FleetOptions(
         campaign=config.campaign,
         count=config.num_servers,
@@ -53,3 +47,22 @@ def collect_end_to_end(
         return E2EReport(prepared, asyncio.run(collect()))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+
+
+def collect_from_command(config: CollectCommandConfig, progress: ProgressSink = SILENT) -> E2EReport:
+    """Prepare and collect: with servers started for it, from running servers, or in this process."""
+    if config.num_servers is not None:
+        return collect_end_to_end(config.end_to_end(config.num_servers), progress)
+    prepared, inputs = _prepare(config, progress)
+    return E2EReport(prepared, collect_rollouts(config.for_servers(config.server_urls, inputs), progress))
+
+
+def _prepare(config: SplitConfig, progress: ProgressSink) -> tuple[PreparedInputs | None, Path]:
+    """The file of requests: the one that is given, or one written for the campaign's split."""
+    config.refuse_before_any_work()
+    if config.input_jsonl_fpath is not None:
+        return None, config.input_jsonl_fpath
+    assert config.campaign is not None
+    split = CampaignInputs(load_campaign(config.campaign), config.split, config.prepared_jsonl_fpath)
+    reuse = config.reuse_existing_data_preparation or config.resume_from_cache
+    return split.write(reuse=reuse, progress=progress), split.path

@@ -1,34 +1,93 @@
-"""Rows under way: started in input order, a bounded number at a time, handed over as they finish."""
+"""Requests under way: a bounded number at a time, each tried until it has a result or is given up."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from rollout_assets.collection.attempts import Outcome, RolloutAgent, attempt
 from rollout_assets.collection.configs import SharedRolloutCollectionConfig
+from rollout_assets.collection.failures import RolloutFailure
+from rollout_assets.errors import ServerUnavailable
 from rollout_assets.rollouts.remote.messages import RolloutRequest
+from rollout_assets.rollouts.remote.retries import Retries, RetryLimits
+from rollout_assets.serving.error_entries import error_entry
+
+logger = logging.getLogger(__name__)
+
+LONGEST_PAUSE_S = 30.0
+
+
+class RolloutAgent(Protocol):
+    """Whoever runs requests."""
+
+    async def identity(self) -> dict[str, Any]:
+        """What its results depend on: campaign, config hashes, source manifest hash."""
+
+    async def run(self, request: RolloutRequest) -> dict[str, Any]:
+        """The result of one request as JSON values, or an error that ``error_entry`` can describe."""
+
+    async def aclose(self) -> None:
+        """Let go of connections and threads."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one request: a result or a failure, one of the two, and the attempts it took."""
+
+    request: RolloutRequest
+    attempts: int
+    result: Mapping[str, Any] | None = None
+    failure: RolloutFailure | None = None
+
+
+async def attempt(agent: RolloutAgent, request: RolloutRequest, config: SharedRolloutCollectionConfig) -> Outcome:
+    """Try a request until it has a result, is refused for good, or the retry limits are reached."""
+    limits = RetryLimits(config.max_attempts, config.backoff_s, LONGEST_PAUSE_S, config.busy_patience_s)
+    retries = Retries(limits, request.agent_name, request.task_index, request.rollout_index)
+    while True:
+        problem: Exception
+        try:
+            async with asyncio.timeout(config.request_timeout_s):
+                return Outcome(request, retries.attempts, result=await agent.run(request))
+        except TimeoutError:
+            late = f"no answer within {config.request_timeout_s:g} s"
+            problem = ServerUnavailable(late, error_class="RequestTimeout")
+        except Exception as error:
+            problem = error
+        failure = RolloutFailure.of(error_entry(problem), retries.attempts)
+        if not failure.transient or not await _pause(retries, problem, failure):
+            logger.warning("given up after %d attempt(s): %s", failure.attempts, failure.line(request))
+            return Outcome(request, failure.attempts, failure=failure)
+
+
+async def _pause(retries: Retries, problem: Exception, failure: RolloutFailure) -> bool:
+    if isinstance(problem, ServerUnavailable):
+        return await retries.pause(failure.message, problem.retry_after_s, busy=problem.busy)
+    return await retries.pause(failure.message)
 
 
 class InFlight:
-    """Rows under way. Finished ones wait in ``_finished`` until somebody takes them."""
+    """Requests under way, started in input order. Finished ones wait in ``_finished`` until somebody takes them."""
 
     def __init__(
         self,
-        rows: Iterable[RolloutRequest],
+        requests: Iterable[RolloutRequest],
         agent: RolloutAgent,
         config: SharedRolloutCollectionConfig,
         semaphore: asyncio.Semaphore | None,
     ) -> None:
-        self._rows, self._agent, self._config, self._semaphore = iter(rows), agent, config, semaphore
+        self._requests, self._agent, self._config, self._semaphore = iter(requests), agent, config, semaphore
         self._read: deque[RolloutRequest] = deque()
         self._running: set[asyncio.Task[Outcome]] = set()
         self._finished: deque[asyncio.Task[Outcome]] = deque()
         self._promised = 0
 
     def outcomes(self) -> Iterator[Awaitable[Outcome]]:
-        """One awaitable for every row there is. Who stops taking them cancels what is under way."""
+        """One awaitable for every request there is. A caller that stops taking them cancels what is under way."""
         try:
             while len(self._read) + len(self._running) + len(self._finished) > self._promised or self._read_one():
                 self._promised += 1
@@ -57,17 +116,17 @@ class InFlight:
         while len(self._running) < self._config.num_samples_in_parallel and (self._read or self._read_one()):
             self._running.add(asyncio.create_task(self._run(self._read.popleft())))
 
-    async def _run(self, row: RolloutRequest) -> Outcome:
+    async def _run(self, request: RolloutRequest) -> Outcome:
         if self._semaphore is None:
-            return await attempt(self._agent, row, self._config)
+            return await attempt(self._agent, request, self._config)
         async with self._semaphore:
-            return await attempt(self._agent, row, self._config)
+            return await attempt(self._agent, request, self._config)
 
     def _read_one(self) -> bool:
-        row = next(self._rows, None)
-        if row is not None:
-            self._read.append(row)
-        return row is not None
+        request = next(self._requests, None)
+        if request is not None:
+            self._read.append(request)
+        return request is not None
 
     async def _cancel(self) -> None:
         for task in self._running:

@@ -1,4 +1,4 @@
-"""Input lines become rows: template, agent, parameters, indices, repeats and seeds, all written out.
+"""Input lines become requests: template, agent, parameters, indices, repeats and seeds, all written out.
 
 A line expands in place (a b c with two repeats: a a b b c c). A task is a root, so that agents can be compared on it:
 lines of the same source row and target share a task unless they give a ``_task_index`` of their own. Lines are read
@@ -30,37 +30,41 @@ _PROBLEMS_SHOWN = 50
 
 
 @dataclass(frozen=True)
-class NumberedRow:
-    """A row to run, with its agent and both indices given, and the input line it came from."""
+class NumberedRequest:
+    """A request with its agent and both indices, and the input line it came from."""
 
     line: int
-    row: RolloutRequest
+    request: RolloutRequest
 
     @property
     def key(self) -> RolloutId:
         """Agent, task and rollout."""
-        row = self.row
-        assert row.agent_name is not None and row.task_index is not None and row.rollout_index is not None
-        return row.agent_name, row.task_index, row.rollout_index
+        return request_key(self.request)
 
 
-def numbered_rows(config: RolloutCollectionConfig) -> Iterator[NumberedRow]:
-    """All rows of a collection in input order; bad lines are one ``InputsRefused`` before the first row."""
+def numbered_requests(config: RolloutCollectionConfig) -> Iterator[NumberedRequest]:
+    """All requests of a collection in input order; bad lines are one ``InputsRefused`` before the first request."""
     lines = InputLines(config)
     lines.check()
     return lines.expanded()
 
 
-def row_json(row: RolloutRequest) -> bytes:
-    """A row as one canonical JSON line, newline included; equal rows give equal bytes."""
-    return canonical_json(row.model_dump(mode="json", by_alias=True, exclude_defaults=True)) + b"\n"
+def request_key(request: RolloutRequest) -> RolloutId:
+    """Agent, task and rollout of a request that has them all."""
+    assert request.agent_name is not None and request.task_index is not None and request.rollout_index is not None
+    return request.agent_name, request.task_index, request.rollout_index
 
 
-def read_rows(path: Path) -> Iterator[NumberedRow]:
-    """Rows of a materialized file, as they were written."""
+def request_json(request: RolloutRequest) -> bytes:
+    """A request as one canonical JSON line, newline included; equal requests give equal bytes."""
+    return canonical_json(request.model_dump(mode="json", by_alias=True, exclude_defaults=True)) + b"\n"
+
+
+def read_requests(path: Path) -> Iterator[NumberedRequest]:
+    """Requests of a materialized file, as they were written."""
     with path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
-            yield NumberedRow(number, RolloutRequest.model_validate_json(line))
+            yield NumberedRequest(number, RolloutRequest.model_validate_json(line))
 
 
 def collection_seed(run_seed: int, task: int, rollout: int) -> int:
@@ -75,7 +79,7 @@ class InputLines:
         self._config = config
         self._path = config.input_jsonl_fpath
         self._template = read_template(config.prompt_config)
-        self._given: set[int] = set()
+        self._own_tasks: set[int] = set()
 
     def check(self) -> None:
         """Read every line and report everything that is wrong, with file and line."""
@@ -84,35 +88,35 @@ class InputLines:
         for number, line in self._lines():
             count += 1
             try:
-                row = self._row(line)
-                self._repeats(row)
-                if row.task_index is not None:
-                    self._given.add(row.task_index)
+                request = self._request(line)
+                self._repeats(request)
+                if request.task_index is not None:
+                    self._own_tasks.add(request.task_index)
             except ValueError as error:
-                problems += [f"{self._path}:{number}: {problem}" for problem in _told(error)]
-        if not problems and self._given:
+                problems += [f"{self._path}:{number}: {problem}" for problem in _problems_of(error)]
+        if not problems and self._own_tasks:
             problems += self._duplicates()
         if len(problems) > _PROBLEMS_SHOWN:
             problems[_PROBLEMS_SHOWN:] = [f"and {len(problems) - _PROBLEMS_SHOWN} more"]
         if problems:
             raise InputsRefused(str(self._path), problems)
         if not count:
-            raise ConfigError(f"{self._path}: no rows; 'rollout-assets collect --from-campaign' writes some")
+            raise ConfigError(f"{self._path}: no requests; 'rollout-assets collect --write-requests' writes some")
 
-    def expanded(self) -> Iterator[NumberedRow]:
-        """Rows with agent, indices, parameters and seed; a line's repeats follow each other."""
-        numbers = _TaskNumbers(self._given)
+    def expanded(self) -> Iterator[NumberedRequest]:
+        """Requests with agent, indices, parameters and seed; a line's repeats follow each other."""
+        numbers = _TaskNumbers(self._own_tasks)
         rollouts: Counter[int] = Counter()
         for number, line in self._lines():
-            row = self._row(line)
-            task = numbers.of(row)
-            for _ in range(self._repeats(row)):
-                rollout = rollouts[task] if row.rollout_index is None else row.rollout_index
-                rollouts[task] += row.rollout_index is None
+            request = self._request(line)
+            task = numbers.of(request)
+            for _ in range(self._repeats(request)):
+                rollout = rollouts[task] if request.rollout_index is None else request.rollout_index
+                rollouts[task] += request.rollout_index is None
                 changes: dict[str, Any] = {"task_index": task, "rollout_index": rollout}
                 if self._config.num_repeats_add_seed:
                     changes["seed"] = collection_seed(self._config.run_seed, task, rollout)
-                yield NumberedRow(number, row.model_copy(update=changes))
+                yield NumberedRequest(number, request.model_copy(update=changes))
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """Line numbers and lines, empty ones left out, up to the limit."""
@@ -126,9 +130,9 @@ class InputLines:
                         yield number, line
                         left = None if left is None else left - 1
         except (FileNotFoundError, IsADirectoryError) as error:
-            raise ConfigError(f"{self._path}: {error.strerror}; it must be a file of one JSON row a line") from None
+            raise ConfigError(f"{self._path}: {error.strerror}; it must hold one JSON object a line") from None
 
-    def _row(self, line: bytes) -> RolloutRequest:
+    def _request(self, line: bytes) -> RolloutRequest:
         """A line with the template under it, the parameters over it, and its agent by name."""
         config = self._config
         try:
@@ -136,34 +140,34 @@ class InputLines:
         except ValueError as error:
             raise ValueError(f"not JSON: {error}") from None
         if not isinstance(given, dict):
-            raise ValueError(f"a row must be a JSON object, got {type(given).__name__}")
+            raise ValueError(f"a request must be a JSON object, got {type(given).__name__}")
         filled = self._filled(given)
-        row = RolloutRequest.model_validate(filled)
-        agent = row.agent_name or config.agent_name
+        request = RolloutRequest.model_validate(filled)
+        agent = request.agent_name or config.agent_name
         if agent is None:
             raise ValueError("no agent: give agent_ref or recipe in the line, or agent_name for all lines")
         changes: dict[str, Any] = {}
         if config.store_dir is not None:
-            changes["include"] = tuple(dict.fromkeys((*row.include, "record")))
-        if not isinstance(row.recipe, RolloutRecipeConfig):
+            changes["include"] = tuple(dict.fromkeys((*request.include, "record")))
+        if not isinstance(request.recipe, RolloutRecipeConfig):
             changes |= {"recipe": None, "agent_ref": AgentRef(name=agent)}
-        return row.model_copy(update=changes)
+        return request.model_copy(update=changes)
 
     def _filled(self, given: Mapping[str, Any]) -> dict[str, Any]:
         template = {name: value for name, value in self._template.items() if not _instead(name, given)}
         layers = (template.get("params"), given.get("params"), self._config.responses_create_params)
         params = {name: value for layer in layers if isinstance(layer, Mapping) for name, value in layer.items()}
-        wrong = given.get("params", {})
-        return {**template, **given, "params": params if isinstance(wrong, Mapping) else wrong}
+        own = given.get("params", {})
+        return {**template, **given, "params": params if isinstance(own, Mapping) else own}
 
-    def _repeats(self, row: RolloutRequest) -> int:
-        agent = row.agent_name
+    def _repeats(self, request: RolloutRequest) -> int:
+        agent = request.agent_name
         assert agent is not None
         repeats = self._config.repeats_of(agent)
         if repeats is None:
-            raise ValueError(f"num_repeats says nothing of agent {agent!r}; name it, or give _default")
-        if repeats > 1 and row.rollout_index is not None:
-            raise ValueError(f"gives {ROLLOUT} {row.rollout_index}, but is to be repeated {repeats} times")
+            raise ValueError(f"num_repeats says nothing about agent {agent!r}; name it, or give _default")
+        if repeats > 1 and request.rollout_index is not None:
+            raise ValueError(f"gives {ROLLOUT} {request.rollout_index}, but would be repeated {repeats} times")
         return repeats
 
     def _duplicates(self) -> list[str]:
@@ -187,10 +191,10 @@ class _TaskNumbers:
         self._given, self._next = given, 0
         self._numbers: dict[tuple[str | int | None, str | int], int] = {}
 
-    def of(self, row: RolloutRequest) -> int:
-        if row.task_index is not None:
-            return row.task_index
-        root = (row.sample_key if row.sample_key is not None else row.source_row, row.target)
+    def of(self, request: RolloutRequest) -> int:
+        if request.task_index is not None:
+            return request.task_index
+        root = (request.sample_key if request.sample_key is not None else request.source_row, request.target)
         if root not in self._numbers:
             while self._next in self._given:
                 self._next += 1
@@ -199,27 +203,29 @@ class _TaskNumbers:
         return self._numbers[root]
 
 
-def read_template(given: Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """A row template from a mapping, or from a JSON or TOML file."""
-    if given is None or isinstance(given, Mapping):
-        return _checked_template(given or {}, "prompt_config")
+def read_template(source: Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """A request template from a mapping, or from a JSON or TOML file."""
+    if source is None or isinstance(source, Mapping):
+        return _checked_template(source or {}, "prompt_config")
+    is_toml = source.suffix == ".toml"
     try:
-        text = given.read_text("utf-8")
-        return _checked_template(tomllib.loads(text) if given.suffix == ".toml" else json.loads(text), str(given))
+        text = source.read_text("utf-8")
+        return _checked_template(tomllib.loads(text) if is_toml else json.loads(text), str(source))
     except OSError as error:
-        raise ConfigError(f"{given}: {error.strerror}; prompt_config must be a JSON or TOML file") from None
+        raise ConfigError(f"{source}: {error.strerror}; prompt_config must be a JSON or TOML file") from None
     except ValueError as error:
-        kind = "TOML" if given.suffix == ".toml" else "JSON"
-        raise ConfigError(f"{given}: not valid {kind}: {error}") from None
+        raise ConfigError(f"{source}: not valid {'TOML' if is_toml else 'JSON'}: {error}") from None
 
 
 def _checked_template(template: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(template, Mapping):
-        raise ConfigError(f"{where}: a row template must be an object, got {type(template).__name__}")
-    known = {name for name in RolloutRequest.model_fields if not name.endswith("_index")}
-    unknown = sorted(set(template) - known)
+        raise ConfigError(f"{where}: a request template must be an object, got {type(template).__name__}")
+    allowed = {name for name in RolloutRequest.model_fields if not name.endswith("_index")}
+    unknown = sorted(set(template) - allowed)
     if unknown:
-        raise ConfigError(f"{where}: unknown key {', '.join(unknown)}; a template may give {', '.join(sorted(known))}")
+        raise ConfigError(
+            f"{where}: unknown key {', '.join(unknown)}; a template may give {', '.join(sorted(allowed))}"
+        )
     return template
 
 
@@ -231,7 +237,7 @@ def _instead(name: str, given: Mapping[str, Any]) -> bool:
     return any(name in pair and pair & set(given) for pair in _ALTERNATIVES)
 
 
-def _told(error: ValueError) -> list[str]:
+def _problems_of(error: ValueError) -> list[str]:
     if not isinstance(error, ValidationError):
         return [str(error)]
     return [str(problem) for problem in validation_problems(error, RolloutRequest)]

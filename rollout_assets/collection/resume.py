@@ -1,7 +1,7 @@
-"""Going on where a collection stopped: only if nothing that its results depend on has changed.
+"""Continuing a collection that stopped: only if nothing that its results depend on has changed.
 
-``<stem>_run.json`` holds the configuration, what the agents answer for, and the digest of the materialized rows, which
-lie beside it. What cannot change a result (servers, parallelism, deadlines) may change between runs.
+``<stem>_run.json`` holds the configuration, what the agents run, and the digest of the materialized
+requests, which lie beside it. What cannot change a result (servers, parallelism, deadlines) may change between runs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rollout_assets.collection.configs import RolloutCollectionConfig
-from rollout_assets.collection.inputs import NumberedRow, numbered_rows, read_rows, read_template, row_json
-from rollout_assets.collection.result_log import done_keys, drop_torn_line, named
+from rollout_assets.collection.inputs import (
+    NumberedRequest,
+    numbered_requests,
+    read_requests,
+    read_template,
+    request_json,
+)
+from rollout_assets.collection.result_files import done_keys, drop_torn_line, named
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ResultsRefused, ResumeRefused
 from rollout_assets.files import publish_json, publish_path, scratch_path
@@ -46,15 +52,15 @@ class RunFacts(BaseModel):
 
 
 def materialize(config: RolloutCollectionConfig, identity: Mapping[str, Any]) -> RunFacts:
-    """Write every row of a new collection, then the facts it is resumed by; both whole or not at all."""
+    """Write every request of a new collection, then the facts it is resumed by; both whole or not at all."""
     path = config.materialized_jsonl_fpath
     path.parent.mkdir(parents=True, exist_ok=True)
     digest, count = hashlib.sha256(), 0
     scratch = scratch_path(path)
-    rows = numbered_rows(config)
+    requests = numbered_requests(config)
     with scratch.open("wb") as stream:
-        for numbered in rows:
-            line = row_json(numbered.row)
+        for numbered in requests:
+            line = request_json(numbered.request)
             digest.update(line)
             stream.write(line)
             count += 1
@@ -85,7 +91,7 @@ def read_facts(path: Path) -> RunFacts:
         return RunFacts.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise ResumeRefused(
-            f"{path}: not there, so nothing says what the results beside it depend on; "
+            f"{path}: does not exist, so nothing says what the results beside it depend on; "
             f"remove them to start again, or choose another output"
         ) from None
     except ValidationError as error:
@@ -93,18 +99,20 @@ def read_facts(path: Path) -> RunFacts:
 
 
 def refuse_changes(config: RolloutCollectionConfig, identity: Mapping[str, Any]) -> RunFacts:
-    """The facts of the run to go on with; ``ResumeRefused`` with everything that is not as it was."""
+    """The facts of the run to continue; ``ResumeRefused`` with everything that has changed."""
     facts = read_facts(config.run_fpath)
     if facts.version != RUN_VERSION:
-        raise ResumeRefused(f"{config.run_fpath}: of version {facts.version}, this program resumes {RUN_VERSION}")
+        raise ResumeRefused(
+            f"{config.run_fpath}: version {facts.version}, but this program resumes version {RUN_VERSION}"
+        )
     changed = [*_changes(facts.config, config_facts(config)), *_changes(facts.agents, identity)]
     if changed:
         listed = "".join(f"\n  - {change}" for change in changed)
         raise ResumeRefused(
-            f"{config.output_jsonl_fpath}: was collected otherwise{listed}\n"
-            f"undo the changes to go on, or choose another output"
+            f"{config.output_jsonl_fpath}: was collected with other settings{listed}\n"
+            f"undo the changes to continue, or choose another output"
         )
-    _refuse_changed_rows(config, facts)
+    _refuse_changed_requests(config, facts)
     return facts
 
 
@@ -117,15 +125,15 @@ def finished_keys(path: Path) -> dict[RolloutId, int]:
 
 
 def expected_counts(config: RolloutCollectionConfig, done: Mapping[RolloutId, int]) -> Counter[tuple[str, int]]:
-    """Materialized rows by agent and task; a result that none of them asked for is ``ResultsRefused``."""
+    """Materialized requests by agent and task; a result that none of them asked for is ``ResultsRefused``."""
     counts: Counter[tuple[str, int]] = Counter()
-    strange = dict(done)
-    for numbered in read_rows(config.materialized_jsonl_fpath):
+    unasked = dict(done)
+    for numbered in read_requests(config.materialized_jsonl_fpath):
         counts[numbered.key[:2]] += 1
-        strange.pop(numbered.key, None)
-    for key, line in strange.items():
+        unasked.pop(numbered.key, None)
+    for key, line in unasked.items():
         raise ResultsRefused(
-            f"{config.output_jsonl_fpath}:{line}: {named(key)} is not among the rows of "
+            f"{config.output_jsonl_fpath}:{line}: {named(key)} is not among the requests of "
             f"{config.materialized_jsonl_fpath.name}; remove the line"
         )
     return counts
@@ -142,35 +150,35 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
             yield f"{name}: was {json.dumps(was)}, is {json.dumps(is_now)}"
 
 
-def _refuse_changed_rows(config: RolloutCollectionConfig, facts: RunFacts) -> None:
-    """Compare the rows that the inputs give now with those that were materialized, line by line."""
+def _refuse_changed_requests(config: RolloutCollectionConfig, facts: RunFacts) -> None:
+    """Compare the requests that the inputs give now with those that were materialized, line by line."""
     path = config.materialized_jsonl_fpath
     if not path.exists():
-        raise ResumeRefused(f"{path}: not there; without it nobody knows what was asked; choose another output")
+        raise ResumeRefused(f"{path}: does not exist; without it nothing says what was asked; choose another output")
     digest = hashlib.sha256()
     problems: list[str] = []
     with path.open("rb") as stream:
-        for was, now in zip_longest(stream, numbered_rows(config)):
+        for was, now in zip_longest(stream, numbered_requests(config)):
             digest.update(was or b"")
-            if was is None or now is None or was != row_json(now.row):
-                problems.append(_changed_row(config.input_jsonl_fpath, was, now))
+            if was is None or now is None or was != request_json(now.request):
+                problems.append(_changed_request(config.input_jsonl_fpath, was, now))
             if len(problems) > _SHOWN:
                 problems[_SHOWN:] = ["and more"]
                 break
     if problems:
         listed = "".join(f"\n  - {problem}" for problem in problems)
         raise ResumeRefused(
-            f"{config.output_jsonl_fpath}: was collected from other rows{listed}\n"
-            f"undo the changes to go on, or choose another output"
+            f"{config.output_jsonl_fpath}: was collected from other requests{listed}\n"
+            f"undo the changes to continue, or choose another output"
         )
     if digest.hexdigest() != facts.rows_sha256:
-        raise ResumeRefused(f"{path}: not as it was written; choose another output")
+        raise ResumeRefused(f"{path}: has changed since it was written; choose another output")
 
 
-def _changed_row(inputs: Path, was: bytes | None, now: NumberedRow | None) -> str:
+def _changed_request(inputs: Path, was: bytes | None, now: NumberedRequest | None) -> str:
     if now is None:
-        return f"{inputs}: ends before the row {(was or b'').decode().strip()[:200]}"
+        return f"{inputs}: ends before the request {(was or b'').decode().strip()[:200]}"
     if was is None:
         return f"{inputs}:{now.line}: is new"
-    changes = "; ".join(_changes(json.loads(was), json.loads(row_json(now.row))))
+    changes = "; ".join(_changes(json.loads(was), json.loads(request_json(now.request))))
     return f"{inputs}:{now.line}: {changes}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from rollout_assets.commands.collect import show_metrics
-from rollout_assets.commands.terminal import AsJson, out, print_json, progress_bars
+from rollout_assets.collection.aggregation import aggregate_rollouts
+from rollout_assets.collection.configs import RolloutAggregationConfig
+from rollout_assets.commands.terminal import AsJson, out, print_json, print_table, progress_bars
+from rollout_assets.metrics.results import MetricOptions
 
 
 def aggregate(
@@ -25,10 +27,6 @@ def aggregate(
     Files that a collection writes beside its results are left out. A line that is malformed, or a rollout that comes
     twice, is an error with file and line.
     """
-    from rollout_assets.collection.aggregation import aggregate_rollouts
-    from rollout_assets.collection.configs import RolloutAggregationConfig
-    from rollout_assets.metrics.results import MetricOptions
-
     config = RolloutAggregationConfig(
         input_glob=inputs,
         output_jsonl_fpath=output,
@@ -48,3 +46,35 @@ def aggregate(
         highlight=False,
         soft_wrap=True,
     )
+
+
+def show_metrics(entries: list[dict[str, Any]]) -> None:
+    """Aggregated metrics, one agent a line."""
+    rows = []
+    for entry in entries:
+        counts, metrics, keys = entry["counts"], entry["agent_metrics"], entry["key_metrics"]
+        best = [name for name in keys if name.startswith("best@")]
+        success = [name for name in keys if name.startswith("success@")]
+        rows.append(
+            (
+                entry["agent_ref"]["name"],
+                counts["tasks"],
+                counts["expected"],
+                counts["done"],
+                counts["refused"],
+                counts["failed"],
+                counts["missing"],
+                _figure(metrics.get("reward/mean"), keys.get("reward/mean", {}).get("interval")),
+                _figure(metrics.get("reward/median")),
+                _figure(metrics.get("reward/std")),
+                ", ".join(f"{name} {_figure(keys[name]['value'])}" for name in (*best[-1:], *success[-1:])),
+            )
+        )
+    columns = ("agent", "tasks", "expected", "done", "refused", "failed", "missing")
+    print_table("results", (*columns, "reward", "median", "std", "of k"), rows)
+
+
+def _figure(value: float | None, interval: list[float] | None = None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" + (f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else "")

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from rollout_assets.commands.terminal import AsJson, err, out, print_json, print_table, progress_bars
-from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
+from rollout_assets.collection.campaign_inputs import CampaignInputs, PreparedInputs
+from rollout_assets.collection.configs import CollectCommandConfig, read_collection_file
+from rollout_assets.collection.coverage import INTERRUPTED, CollectionReport
+from rollout_assets.collection.e2e import collect_from_command
+from rollout_assets.commands.aggregate import show_metrics
+from rollout_assets.commands.terminal import AsJson, err, out, print_json, progress_bars
+from rollout_assets.config import load_campaign
 from rollout_assets.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rollout_assets.collection.campaign_inputs import PreparedInputs
-    from rollout_assets.collection.configs import E2ERolloutCollectionConfig, RolloutCollectionConfig
-    from rollout_assets.collection.coverage import CollectionReport
-    from rollout_assets.progress import ProgressSink
 
 Split = Literal["train", "validation", "benchmark"]
 
-INTERRUPTED = 130
-
 
 def collect(
-    inputs: Annotated[
-        Path | None, typer.Argument(help="Rows to run, one JSON object a line.", metavar="ROWS.jsonl")
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A collection's TOML file, or requests to run, one JSON object a line. "
+            "Without it, the requests of the campaign's split are run.",
+            metavar="FILE.toml|REQUESTS.jsonl",
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--out", "-o", help="Results, one JSON line each.", metavar="OUT.jsonl")
@@ -34,156 +38,112 @@ def collect(
         str | None,
         typer.Option("--campaign", "-c", help="Campaign to run in this process or to serve.", metavar="FILE|NAME"),
     ] = None,
-    server: Annotated[
-        list[str] | None, typer.Option(help="Address of a rollout server; may be given again.", metavar="URL")
+    split: Annotated[Split | None, typer.Option(help="Split of the campaign; benchmark is all of them.")] = None,
+    servers: Annotated[
+        str | None,
+        typer.Option(help="Start this many servers, or use those at these addresses.", metavar="N|URL,…"),
     ] = None,
-    servers: Annotated[int | None, typer.Option(help="Start this many servers and collect from them.", min=1)] = None,
-    from_campaign: Annotated[
-        bool,
-        typer.Option("--from-campaign", help="Take the rows of the campaign's split; without --out only write them."),
-    ] = False,
-    split: Annotated[Split, typer.Option(help="Split of --from-campaign; benchmark is all of them.")] = "train",
-    reuse_rows: Annotated[
-        bool, typer.Option("--reuse-rows", help="Take rows prepared before, if campaign and source are the same.")
-    ] = False,
+    limit: Annotated[int | None, typer.Option(help="Only the first requests.", min=1)] = None,
+    repeats: Annotated[
+        str | None,
+        typer.Option(help="Rollouts per request: 4, or per agent: greedy=1,_default=4.", metavar="N|AGENT=N,…"),
+    ] = None,
     store: Annotated[
         Path | None, typer.Option(help="Also write the records into a rollout store.", metavar="OUT.zarr")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an output that is there.")] = False,
-    parallel: Annotated[int, typer.Option(help="Rows under way at a time.", min=1)] = 8,
-    limit: Annotated[int | None, typer.Option(help="Only the first lines.", min=1)] = None,
-    repeats: Annotated[
-        str, typer.Option(help="Rollouts per line: 4, or per agent: greedy=1,_default=4.", metavar="N|AGENT=N,…")
-    ] = "1",
-    same_seed: Annotated[
-        bool, typer.Option("--same-seed", help="Repeats keep their line's seed, and so are all the same.")
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Set any other key of the TOML file; may be given again.", metavar="KEY=VALUE"),
+    ] = None,
+    write_requests: Annotated[
+        Path | None,
+        typer.Option(help="Only write the requests of the campaign's split here.", metavar="REQUESTS.jsonl"),
+    ] = None,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print a TOML file to start from, all keys in it.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="What seeds of repeats are derived from.", min=0)] = 0,
-    agent: Annotated[str | None, typer.Option(help="Recipe for lines that name none.")] = None,
-    param: Annotated[
-        list[str] | None, typer.Option(help="Set a parameter of every row; may be given again.", metavar="NAME=VALUE")
-    ] = None,
-    template: Annotated[
-        Path | None, typer.Option(help="JSON or TOML file with fields for lines that lack them.", metavar="FILE")
-    ] = None,
-    attempts: Annotated[int, typer.Option(help="Attempts before a row counts as failed.", min=1)] = 4,
-    timeout: Annotated[float, typer.Option(help="Seconds that one attempt may take.", min=0.01)] = 300.0,
-    token_env: Annotated[
-        str | None, typer.Option(help="Environment variable with the servers' token.", metavar="NAME")
-    ] = None,
-    success_threshold: Annotated[float, typer.Option(help="Reward from which a rollout is a success.")] = 0.1,
-    no_aggregation: Annotated[bool, typer.Option("--no-aggregation", help="Write no metrics.")] = False,
-    wandb: Annotated[bool, typer.Option("--wandb", help="Upload to Weights & Biases; needs the package.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run many rollouts and keep each as a JSON line: in this process, from servers, or from servers started for it.
 
-    Exit code 0 when every row has a result, 3 when rows failed for good, 130 when stopped. Stop and go on at will:
-    `--resume` never runs a row twice and refuses inputs or a campaign that have changed.
+    Exit code 0 when every request has a result, 3 when some failed for good, 130 when stopped. Stop and go on at will:
+    `--resume` never runs a request twice and refuses inputs or a campaign that have changed.
     """
-    if output is None:
-        if not from_campaign:
-            raise ConfigError("--out is missing: where the results go")
-        _write_rows(inputs, campaign or DEMO_CAMPAIGN, split, reuse_rows, as_json)
+    if example:
+        typer.echo((resources.files("rollout_assets.collection") / "example.toml").read_text("utf-8"), nl=False)
         return
-    shared: dict[str, Any] = {
+    values = _values(file, settings or [])
+    overrides = {
         "output_jsonl_fpath": output,
-        "campaign": campaign if server and not from_campaign else campaign or DEMO_CAMPAIGN,
-        "num_samples_in_parallel": parallel,
-        "responses_create_params": _params(param or []),
-        "store_dir": store,
-        "upload_rollouts_to_wandb": wandb,
-        "disable_aggregation": no_aggregation,
-        "metrics": {"success_threshold": success_threshold},
-        "token_env": token_env,
-        "max_attempts": attempts,
-        "request_timeout_s": timeout,
-        "agent_name": agent,
+        "campaign": campaign,
+        "split": split,
         "limit": limit,
-        "num_repeats": _repeats(repeats),
-        "num_repeats_add_seed": _repeats(repeats) != 1 and not same_seed,
-        "run_seed": seed,
-        "prompt_config": template,
-        "resume_from_cache": resume,
+        "num_repeats": None if repeats is None else _repeats(repeats),
+        "store_dir": store,
+        "resume_from_cache": resume or None,
     }
-    config = _config(shared, inputs, server, servers, from_campaign)
+    values |= {name: value for name, value in overrides.items() if value is not None} | _servers(servers)
+    if write_requests is not None:
+        _write_requests(write_requests, values, as_json)
+        return
+    if "output_jsonl_fpath" not in values:
+        raise ConfigError("--out is missing: where the results go")
+    config = CollectCommandConfig(**values)
     try:
         with progress_bars() as progress:
-            prepared = _prepare(config, split, reuse_rows or resume, progress) if from_campaign else None
-            report = _run(config, progress)
+            report = collect_from_command(config, progress)
     except KeyboardInterrupt:
         err.print("[yellow]interrupted[/]; what is done stays, and --resume goes on from there", highlight=False)
         raise typer.Exit(INTERRUPTED) from None
+    prepared, collected = report.prepared, report.collected
     if as_json:
-        print_json({"prepared": prepared, **vars(report), "coverage": report.coverage.to_jsonable()})
+        print_json({"prepared": prepared, **vars(collected), "coverage": collected.coverage.to_jsonable()})
     else:
-        _show(prepared, report)
-    raise typer.Exit(report.exit_code)
+        _show(prepared, collected)
+    raise typer.Exit(collected.exit_code)
 
 
-def _config(
-    shared: dict[str, Any], inputs: Path | None, server: list[str] | None, servers: int | None, from_campaign: bool
-) -> RolloutCollectionConfig | E2ERolloutCollectionConfig:
-    from rollout_assets.collection.configs import E2ERolloutCollectionConfig, RolloutCollectionConfig, RowsConfig
-
-    if servers is not None and server:
-        raise ConfigError("--servers starts servers and --server names running ones; give one of the two")
-    if inputs is None and not from_campaign:
-        raise ConfigError("ROWS.jsonl is missing; name a file of rows, or take a campaign's with --from-campaign")
-    rows = inputs or RowsConfig(**shared).prepared_jsonl_fpath
-    if servers is not None:
-        return E2ERolloutCollectionConfig(**shared, input_jsonl_fpath=rows, num_servers=servers)
-    return RolloutCollectionConfig(**shared, input_jsonl_fpath=rows, server_urls=tuple(server or ()))
-
-
-def _prepare(
-    config: RolloutCollectionConfig | E2ERolloutCollectionConfig, split: Split, reuse: bool, progress: ProgressSink
-) -> PreparedInputs:
-    from rollout_assets.collection.campaign_inputs import CampaignInputs
-
-    config.refuse_before_any_work()
-    assert config.campaign is not None and config.input_jsonl_fpath is not None
-    return CampaignInputs(load_campaign(config.campaign), split, config.input_jsonl_fpath).write(
-        reuse=reuse, progress=progress
-    )
-
-
-def _run(config: RolloutCollectionConfig | E2ERolloutCollectionConfig, progress: ProgressSink) -> CollectionReport:
-    from rollout_assets.collection.collector import collect_rollouts
-    from rollout_assets.collection.configs import E2ERolloutCollectionConfig
-    from rollout_assets.collection.e2e import collect_end_to_end
-
-    if isinstance(config, E2ERolloutCollectionConfig):
-        return collect_end_to_end(config, progress).collected
-    return collect_rollouts(config, progress)
-
-
-def _write_rows(inputs: Path | None, campaign: str, split: Split, reuse: bool, as_json: bool) -> None:
-    """Only write the rows of a campaign's split."""
-    from rollout_assets.collection.campaign_inputs import CampaignInputs
-
-    if inputs is None:
-        raise ConfigError("--from-campaign needs ROWS.jsonl to write the rows to, or --out to collect them")
-    with progress_bars() as progress:
-        prepared = CampaignInputs(load_campaign(campaign), split, inputs).write(reuse=reuse, progress=progress)
-    if as_json:
-        print_json(prepared)
+def _values(file: Path | None, settings: list[str]) -> dict[str, Any]:
+    """Keys of a collection: those of a TOML file or the name of a file of requests, and settings over them."""
+    if file is None:
+        values: dict[str, Any] = {}
+    elif file.suffix == ".toml":
+        values = read_collection_file(file)
     else:
-        _say(f"[green]{inputs}[/]: {_prepared_line(prepared)}")
+        values = {"input_jsonl_fpath": file}
+    for setting in settings:
+        _merge(values, _setting(setting))
+    return values
 
 
-def _params(given: list[str]) -> dict[str, Any]:
-    """``name=value`` pairs; values are JSON where they can be read as such, else text."""
-    params = {}
-    for pair in given:
-        name, sign, text = pair.partition("=")
-        if not sign or not name:
-            raise ConfigError(f"--param must be NAME=VALUE, got {pair!r}")
+def _setting(text: str) -> dict[str, Any]:
+    """``a.b=value`` as nested keys; a value is read as TOML where it can be, else it is text."""
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise ConfigError(f"--set must be KEY=VALUE, got {text!r}")
+    for shown in (value, json.dumps(value)):
         try:
-            params[name] = json.loads(text)
-        except ValueError:
-            params[name] = text
-    return params
+            return tomllib.loads(f"{key} = {shown}")
+        except tomllib.TOMLDecodeError:
+            continue
+    raise ConfigError(f"--set must be KEY=VALUE with a key such as metrics.seed, got {text!r}")
+
+
+def _merge(values: dict[str, Any], changes: dict[str, Any]) -> None:
+    for name, value in changes.items():
+        if isinstance(value, dict) and isinstance(values.get(name), dict):
+            _merge(values[name], value)
+        else:
+            values[name] = value
+
+
+def _servers(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    if text.isdigit():
+        return {"num_servers": int(text), "server_urls": ()}
+    return {"num_servers": None, "server_urls": tuple(part.strip() for part in text.split(","))}
 
 
 def _repeats(text: str) -> int | dict[str, int]:
@@ -196,18 +156,32 @@ def _repeats(text: str) -> int | dict[str, int]:
         raise ConfigError(f"--repeats must be a number or AGENT=N,…, got {text!r}") from None
 
 
+def _write_requests(path: Path, values: dict[str, Any], as_json: bool) -> None:
+    """Only write the requests of a campaign's split."""
+    config = CollectCommandConfig(**{"output_jsonl_fpath": path, **values})
+    if config.campaign is None or config.input_jsonl_fpath is not None:
+        raise ConfigError("--write-requests takes a campaign's requests; give it with --campaign, and no other file")
+    with progress_bars() as progress:
+        inputs = CampaignInputs(load_campaign(config.campaign), config.split, path)
+        prepared = inputs.write(reuse=config.reuse_existing_data_preparation, progress=progress)
+    if as_json:
+        print_json(prepared)
+    else:
+        _say(f"[green]{path}[/]: {_prepared_line(prepared)}")
+
+
 def _show(prepared: PreparedInputs | None, report: CollectionReport) -> None:
     if prepared is not None:
-        _say(f"rows: {_prepared_line(prepared)}")
+        _say(f"requests: {_prepared_line(prepared)}")
     if report.metrics is not None:
         show_metrics(json.loads(report.metrics.read_bytes()))
     colour = "green" if report.coverage.complete else "yellow"
     cached = f", {report.cached:,} of them before" if report.cached else ""
     _say(f"[{colour}]{report.output}[/]: {report.coverage.line()}{cached}")
     if report.failures is not None:
-        _say(f"[red]{report.failures}[/] says why rows failed; --resume tries them again")
+        _say(f"[red]{report.failures}[/] says why requests failed; --resume tries them again")
     if report.gave_up:
-        _say("[red]gave up[/]: too many rows in a row found nobody to answer them; the rest was not tried")
+        _say("[red]gave up[/]: too many requests in a row had no answer; the rest was not tried")
     if report.interrupted:
         _say("[yellow]stopped[/]; --resume goes on from there")
     if report.store is not None:
@@ -215,43 +189,11 @@ def _show(prepared: PreparedInputs | None, report: CollectionReport) -> None:
     _say(f"{report.seconds:.1f} s, {report.rollouts_per_second:.1f} rollouts/s")
 
 
-def show_metrics(entries: list[dict[str, Any]]) -> None:
-    """Aggregated metrics, one agent a line."""
-    rows = []
-    for entry in entries:
-        counts, metrics, keys = entry["counts"], entry["agent_metrics"], entry["key_metrics"]
-        best = [name for name in keys if name.startswith("best@")]
-        success = [name for name in keys if name.startswith("success@")]
-        rows.append(
-            (
-                entry["agent_ref"]["name"],
-                counts["tasks"],
-                counts["expected"],
-                counts["done"],
-                counts["refused"],
-                counts["failed"],
-                counts["missing"],
-                _figure(metrics.get("reward/mean"), keys.get("reward/mean", {}).get("interval")),
-                _figure(metrics.get("reward/median")),
-                _figure(metrics.get("reward/std")),
-                ", ".join(f"{name} {_figure(keys[name]['value'])}" for name in (*best[-1:], *success[-1:])),
-            )
-        )
-    columns = ("agent", "tasks", "expected", "done", "refused", "failed", "missing")
-    print_table("results", (*columns, "reward", "median", "std", "of k"), rows)
-
-
-def _figure(value: float | None, interval: list[float] | None = None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.3f}" + (f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else "")
-
-
 def _prepared_line(prepared: PreparedInputs) -> str:
     skipped = ", ".join(f"{count} {reason}" for reason, count in prepared.skipped.items())
     return (
-        f"{prepared.rows:,} rows of {prepared.source_rows:,} source rows, {prepared.targets_refused} targets without "
-        f"a label, {sum(prepared.skipped.values())} source rows skipped{f' ({skipped})' if skipped else ''}"
+        f"{prepared.rows:,} requests of {prepared.source_rows:,} source rows, {prepared.targets_refused} targets "
+        f"without a label, {sum(prepared.skipped.values())} source rows skipped{f' ({skipped})' if skipped else ''}"
     )
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from rollout_assets.commands.terminal import CampaignOption, err, out
 from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
 from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rollout_assets.serving.server.options import ServerOptions
+from rollout_assets.files import publish_bytes
+from rollout_assets.serving.server.options import ServerOptions
+from rollout_assets.serving.server.process import bind, run_server
+from rollout_assets.serving.service import RolloutService
 
 
 def serve(
@@ -26,18 +28,21 @@ def serve(
         str | None, typer.Option(help="Environment variable that holds the bearer token.", metavar="NAME")
     ] = None,
     max_in_flight: Annotated[
-        int, typer.Option(help="Rows taken in at a time; more are told to come again.", min=1)
+        int, typer.Option(help="Rollouts accepted at a time; further ones are asked to come again.", min=1)
     ] = 256,
     max_body_mib: Annotated[int, typer.Option(help="Largest request body, in MiB.", min=1)] = 16,
-    shutdown_s: Annotated[float, typer.Option(help="Seconds that requests under way get at the end.", min=0.1)] = 10.0,
+    shutdown_s: Annotated[
+        float, typer.Option(help="Seconds that requests under way get when the server stops.", min=0.1)
+    ] = 10.0,
     ready_file: Annotated[
-        Path | None, typer.Option(help="Write the address here once requests are taken.", metavar="FILE")
+        Path | None, typer.Option(help="Write the address here once requests are accepted.", metavar="FILE")
     ] = None,
 ) -> None:
     """Run a campaign's rollouts for others over HTTP: /health, /run, /run_rollouts, /aggregate_metrics.
 
     A result is the same to the bit as that of `campaign run` for the same root, recipe and seed. Ctrl-C or SIGTERM
-    stops the server: what is under way ends, what comes is turned away.
+    stops the server: requests under way are finished, further ones are turned away. `rollout-assets -v serve` logs
+    every request that failed, with its id.
     """
     options = _options(
         host=host,
@@ -51,11 +56,6 @@ def serve(
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
 
-    from rollout_assets.files import publish_bytes
-    from rollout_assets.serving.server.process import bind
-    from rollout_assets.serving.server.process import serve as run_server
-    from rollout_assets.serving.service import RolloutService
-
     def on_ready(url: str) -> None:
         out.print(f"serving campaign {config.name} at {url}", highlight=False, soft_wrap=True)
         if ready_file is not None:
@@ -67,13 +67,9 @@ def serve(
     err.print("stopped", highlight=False)
 
 
-def _options(**given: Any) -> ServerOptions:
-    from pydantic import ValidationError
-
-    from rollout_assets.serving.server.options import ServerOptions
-
+def _options(**values: Any) -> ServerOptions:
     try:
-        return ServerOptions(**given)
+        return ServerOptions(**values)
     except ValidationError as error:
         problem = validation_problems(error)[0]
         option = f"--{problem.field}".replace("_", "-") if problem.field else ""

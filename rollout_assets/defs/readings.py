@@ -72,7 +72,8 @@ def _collected(step: CampaignStep) -> list[dict[str, Any]]:
     folder = CampaignLayout(step.config.shards.output_dir).collected
     if not folder.is_dir():
         return []
-    from rollout_assets.collection.aggregation import aggregate_file, collected_files
+    from rollout_assets.collection.aggregation import aggregate_file
+    from rollout_assets.collection.result_files import collected_files
 
     return [_row(path.name, entry) for path in collected_files(folder) for entry in aggregate_file(path)]
 

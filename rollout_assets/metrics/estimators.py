@@ -1,47 +1,18 @@
-"""Statistics of grouped values, all groups at once: summaries, best of k, success within k, bootstrap intervals.
+"""Estimators over groups of values, all groups at once: best of k, success within k, bootstrap intervals.
 
-``values`` are laid out group after group and ``starts`` holds the first position of each, so that every figure is a few
-array operations. Sums run in the order of the values: equal input gives equal output to the bit.
+Values and ``starts`` are laid out as in ``summaries``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from rollout_assets.metrics.summaries import Floats, Ints, group_sizes
 
 _DRAWS_AT_ONCE = 1 << 20
 """Bootstrap draws held in memory together."""
-
-
-@dataclass(frozen=True, eq=False)
-class Summaries:
-    """One entry per group, each of them (groups,). ``std`` is the sample's, NaN for a single value."""
-
-    count: Ints
-    mean: Floats
-    max: Floats
-    min: Floats
-    median: Floats
-    std: Floats
-
-
-def summarize(values: Floats, starts: Ints) -> Summaries:
-    """Summaries of groups that all have at least one finite value."""
-    sizes = group_sizes(len(values), starts)
-    mean = np.add.reduceat(values, starts) / sizes
-    spread = np.add.reduceat((values - np.repeat(mean, sizes)) ** 2, starts)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        std = np.sqrt(np.where(sizes > 1, spread / (sizes - 1), np.nan))
-    ordered = values[np.lexsort((values, np.repeat(np.arange(len(starts)), sizes)))]
-    median = (ordered[starts + (sizes - 1) // 2] + ordered[starts + sizes // 2]) / 2
-    low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
-    return Summaries(sizes, np.clip(mean, low, high), high, low, median, std)
 
 
 def best_of_first(values: Floats, starts: Ints, k: int) -> Floats:
@@ -84,10 +55,5 @@ def bootstrap_intervals(
         for name, values in columns.items():
             means[name][first : first + rows] = values[drawn].mean(axis=1)
     tail = (1.0 - confidence) / 2
-    bounds = {name: np.quantile(found, (tail, 1.0 - tail)) for name, found in means.items()}
+    bounds = {name: np.quantile(drawn_means, (tail, 1.0 - tail)) for name, drawn_means in means.items()}
     return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
-
-
-def group_sizes(length: int, starts: Ints) -> Ints:
-    """Values in each group."""
-    return np.diff(starts, append=length)

@@ -19,15 +19,8 @@ from rollout_assets.config import canonical_json
 from rollout_assets.errors import ResultsRefused
 from rollout_assets.files import publish_path, scratch_path
 from rollout_assets.metrics.columns import AgentColumns, RolloutId, rollout_id
-from rollout_assets.metrics.estimators import (
-    Floats,
-    Ints,
-    Summaries,
-    best_of_first,
-    bootstrap_intervals,
-    success_within,
-    summarize,
-)
+from rollout_assets.metrics.estimators import best_of_first, bootstrap_intervals, success_within
+from rollout_assets.metrics.summaries import Floats, Ints, Summaries, group_sizes, summarize
 from rollout_assets.randomness import rng_for
 
 REWARD = "reward"
@@ -35,7 +28,7 @@ KINDS = ("mean", "max", "min", "median", "std")
 
 
 class MetricOptions(BaseModel):
-    """What aggregation may be asked to do otherwise."""
+    """Settings of aggregation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -136,12 +129,15 @@ class _AgentTable:
         self.flags = {field: columns.column(columns.flags, field)[order] for field in sorted(columns.flags)}
 
     def entry(self, options: MetricOptions, expected: TaskCounts | None, failed: TaskCounts) -> dict[str, Any]:
-        wanted = None if expected is None else self._own(expected)
-        lost = self._own(failed)
-        per_task = self._per_task(wanted, lost)
+        own_expected = None if expected is None else self._own(expected)
+        own_failed = self._own(failed)
+        per_task = self._per_task(own_expected, own_failed)
         return {
             "agent_ref": {"name": self.name},
-            "counts": {"tasks": len(per_task), **self._counts(slice(None), _total(wanted), _total(lost) or 0)},
+            "counts": {
+                "tasks": len(per_task),
+                **self._counts(slice(None), _total(own_expected), _total(own_failed) or 0),
+            },
             "agent_metrics": self._overall(),
             "key_metrics": self._key_metrics(options),
             "group_level_metrics": per_task,
@@ -150,38 +146,40 @@ class _AgentTable:
     def _overall(self) -> dict[str, Any]:
         metrics: dict[str, Any] = {}
         for field, column in self.numbers.items():
-            summaries = summarize(column[~np.isnan(column)], np.zeros(1, np.int64))
+            summaries = summarize(column[~np.isnan(column)])
             metrics |= {f"{field}/{kind}": values[0] for kind, values in _plain(summaries).items()}
         for field, column in self.flags.items():
-            metrics[f"{field}/rate"] = float(np.nanmean(column))
+            metrics[f"{field}/rate"] = float(summarize(column[~np.isnan(column)]).mean[0])
         return metrics
 
     def _key_metrics(self, options: MetricOptions) -> dict[str, Any]:
         rewards, starts, _ = self._grouped(self.numbers.get(REWARD, np.empty(0)))
         if not len(starts):
             return {}
-        found = {f"{REWARD}/mean": summarize(rewards, starts).mean}
-        for k in _powers_of_two(int(np.diff(starts, append=len(rewards)).max())):
-            found[f"best@{k}"] = best_of_first(rewards, starts, k)
-            found[f"success@{k}"] = success_within(rewards, starts, k, options.success_threshold)
+        per_task = {f"{REWARD}/mean": summarize(rewards, starts).mean}
+        for k in _powers_of_two(int(group_sizes(len(rewards), starts).max())):
+            per_task[f"best@{k}"] = best_of_first(rewards, starts, k)
+            per_task[f"success@{k}"] = success_within(rewards, starts, k, options.success_threshold)
         intervals: dict[str, tuple[float, float] | None] = {}
-        for tasks in {len(values) for values in found.values()}:
-            columns = {name: values for name, values in found.items() if len(values) == tasks}
+        for tasks in {len(values) for values in per_task.values()}:
+            columns = {name: values for name, values in per_task.items() if len(values) == tasks}
             rng = rng_for(options.seed, self.name, tasks, "bootstrap")
             intervals |= bootstrap_intervals(columns, options.bootstrap_samples, options.confidence, rng)
         return {
             name: {
-                "value": float(summarize(values, np.zeros(1, np.int64)).mean[0]),
+                "value": float(summarize(values).mean[0]),
                 "tasks": len(values),
                 "interval": intervals[name] and list(intervals[name] or ()),
             }
-            for name, values in found.items()
+            for name, values in per_task.items()
         }
 
-    def _per_task(self, wanted: Mapping[int, int] | None, lost: Mapping[int, int]) -> list[dict[str, Any]]:
-        own, starts, sizes = np.unique(self.tasks, return_index=True, return_counts=True)
-        rows = {int(task): slice(int(at), int(at + size)) for task, at, size in zip(own, starts, sizes, strict=True)}
-        tasks = sorted({*rows, *(wanted or ()), *lost})
+    def _per_task(self, expected: Mapping[int, int] | None, failed: Mapping[int, int]) -> list[dict[str, Any]]:
+        present, starts, sizes = np.unique(self.tasks, return_index=True, return_counts=True)
+        places = {
+            int(task): slice(int(at), int(at + size)) for task, at, size in zip(present, starts, sizes, strict=True)
+        }
+        tasks = sorted({*places, *(expected or ()), *failed})
         columns = self._task_columns(np.array(tasks, np.int64))
         names = tuple(columns)
         measured = zip(*columns.values(), strict=True) if columns else ((),) * len(tasks)
@@ -190,7 +188,7 @@ class _AgentTable:
             {
                 "_task_index": task,
                 **self._counts(
-                    rows.get(task, nothing), None if wanted is None else wanted.get(task, 0), lost.get(task, 0)
+                    places.get(task, nothing), None if expected is None else expected.get(task, 0), failed.get(task, 0)
                 ),
                 "metrics": dict(zip(names, values, strict=True)),
             }
@@ -202,9 +200,9 @@ class _AgentTable:
         columns: dict[str, list[Any]] = {}
         for fields, kinds in ((self.numbers, (*KINDS, "count")), (self.flags, ("mean",))):
             for field, column in fields.items():
-                values, starts, owners = self._grouped(column)
+                values, starts, grouped_tasks = self._grouped(column)
                 plain = _plain(summarize(values, starts))
-                at = np.searchsorted(tasks, owners).tolist()
+                at = np.searchsorted(tasks, grouped_tasks).tolist()
                 for kind in kinds:
                     full: list[Any] = [0 if kind == "count" else None] * len(tasks)
                     for place, value in zip(at, plain[kind], strict=True):
@@ -215,15 +213,15 @@ class _AgentTable:
     def _grouped(self, column: Floats) -> tuple[Floats, Ints, Ints]:
         """The values present, the first position of each task that has any, and those tasks."""
         present = ~np.isnan(column)
-        owners, starts = np.unique(self.tasks[present], return_index=True) if len(column) else (self.tasks[:0],) * 2
-        return column[present], starts.astype(np.int64), owners
+        tasks, starts = np.unique(self.tasks[present], return_index=True) if len(column) else (self.tasks[:0],) * 2
+        return column[present], starts.astype(np.int64), tasks
 
-    def _counts(self, rows: slice, expected: int | None, failed: int) -> dict[str, int | None]:
-        done = len(self.tasks[rows])
+    def _counts(self, places: slice, expected: int | None, failed: int) -> dict[str, int | None]:
+        done = len(self.tasks[places])
         return {
             "expected": expected,
             "done": done,
-            "refused": int(self.refused[rows].sum()),
+            "refused": int(self.refused[places].sum()),
             "failed": failed,
             "missing": None if expected is None else expected - done - failed,
         }

@@ -14,9 +14,9 @@ from rollout_assets.sources.layout import IndexRow
 
 
 class PreparedSamples:
-    """Prepares rows in a thread of its own; those who ask for one row at about the same time share one preparation.
+    """Prepares source rows in a thread of its own; callers that ask for the same row share one preparation.
 
-    Who stops waiting does not stop it for the others. A preparation that failed is forgotten and can be tried again.
+    A caller that stops waiting does not stop it for the others. A preparation that failed can be tried again.
     """
 
     def __init__(self, prepare: Callable[[IndexRow], PreparedSample], kept: int) -> None:

@@ -13,19 +13,24 @@ from rollout_assets.rollouts.remote.codec import content_sha256, pack, to_text
 from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest, RolloutResult
 from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
 from rollout_assets.rollouts.trace import RolloutZarrRecord
-from rollout_assets.serving.row_plans import RowPlan
+from rollout_assets.serving.request_plans import RequestPlan
 
 Chains = tuple[Chain, ...]
 
 
 class ResultBuilder:
-    """Makes results of one campaign and source; the same rollout gives the same bits in any order and company."""
+    """Makes results of one campaign and source; the same rollout gives the same bits whatever runs beside it."""
 
     def __init__(self, evaluator: StateEvaluator, provenance: SourceProvenance) -> None:
         self._evaluator, self._provenance = evaluator, provenance
 
     def completed(
-        self, row: RolloutRequest, plan: RowPlan, prepared: PreparedSample, root: TargetedRoot, done: RolloutCompletion
+        self,
+        request: RolloutRequest,
+        plan: RequestPlan,
+        prepared: PreparedSample,
+        root: TargetedRoot,
+        done: RolloutCompletion,
     ) -> RolloutResult:
         """The result of a rollout. Renders the depth of every view that was taken, when the campaign retains it."""
         depths = self._evaluator.selected_depths([(root, done.chains)]).get(root, {})
@@ -41,23 +46,23 @@ class ResultBuilder:
         )
         fanouts = [step.valid_fanout for step in done.steps]
         return RolloutResult(
-            **_identity(row, plan, record),
+            **_identity(request, plan, record),
             status="completed",
-            reward=_known(done.reward),
+            reward=_finite(done.reward),
             num_steps=len(done.steps),
             views_scored=done.views_scored,
             mean_valid_fanout=sum(fanouts) / len(fanouts) if fanouts else None,
-            root_error_m2=_known(root.oracle_state.target.root_error_m2),
-            final_error_m2=_known(done.final_error_m2),
+            root_error_m2=_finite(root.oracle_state.target.root_error_m2),
+            final_error_m2=_finite(done.final_error_m2),
             truncated=done.truncated,
             truncation_reason=done.truncation_reason,
             steps=_steps(done),
             timings_s=dict(done.timings_s),
-            chains=to_text(pack(Chains, done.chains)) if "chains" in row.include else None,
+            chains=to_text(pack(Chains, done.chains)) if "chains" in request.include else None,
         )
 
     def refused(
-        self, row: RolloutRequest, plan: RowPlan, prepared: PreparedSample, target: RefusedTarget
+        self, request: RolloutRequest, plan: RequestPlan, prepared: PreparedSample, target: RefusedTarget
     ) -> RolloutResult:
         """The result of a target without a label: a record without chains, under the campaign's first recipe."""
         record = rollout_record(
@@ -71,7 +76,7 @@ class ResultBuilder:
             {},
         )
         return RolloutResult(
-            **_identity(row, plan, record),
+            **_identity(request, plan, record),
             status="refused",
             refused_reason=target.reason,
             reward=None,
@@ -87,8 +92,8 @@ class ResultBuilder:
         )
 
 
-def _identity(row: RolloutRequest, plan: RowPlan, record: RolloutZarrRecord) -> dict[str, Any]:
-    """What every result says: which rollout of what it is, the digest of its record, and the asker's own stamps."""
+def _identity(request: RolloutRequest, plan: RequestPlan, record: RolloutZarrRecord) -> dict[str, Any]:
+    """What every result says: which rollout of what it is, the digest of its record, and the client's own stamps."""
     packed = pack(RolloutZarrRecord, record)
     lineage = record.lineage
     return {
@@ -100,38 +105,38 @@ def _identity(row: RolloutRequest, plan: RowPlan, record: RolloutZarrRecord) -> 
         "agent_ref": AgentRef(name=plan.recipe.name),
         "seed": plan.config.seed,
         "content_sha256": content_sha256(packed),
-        "record": to_text(packed) if "record" in row.include else None,
-        "task_index": row.task_index,
-        "rollout_index": row.rollout_index,
-        "row_index": row.row_index,
+        "record": to_text(packed) if "record" in request.include else None,
+        "task_index": request.task_index,
+        "rollout_index": request.rollout_index,
+        "row_index": request.row_index,
     }
 
 
 def _steps(done: RolloutCompletion) -> tuple[dict[str, Any], ...]:
     """One entry per step of the best chain; what was chosen and what it brought are null at a dead end."""
-    chosen = {entry.step_index: entry for entry in done.step_log if isinstance(entry, Action)}
-    brought = {entry.step_index: entry for entry in done.step_log if isinstance(entry, Observation)}
+    actions = {entry.step_index: entry for entry in done.step_log if isinstance(entry, Action)}
+    observations = {entry.step_index: entry for entry in done.step_log if isinstance(entry, Observation)}
     steps = []
     for index, offered in enumerate(done.steps):
-        action, seen = chosen.get(index), brought.get(index)
+        action, observed = actions.get(index), observations.get(index)
         steps.append(
             {
                 "step": index,
                 "candidates": offered.candidates,
                 "valid_fanout": offered.valid_fanout,
-                "entropy": _known(offered.entropy),
+                "entropy": _finite(offered.entropy),
                 "shell_index": action and action.shell_index,
                 "pose_world_camera": action and action.pose_world_camera.tolist(),
-                "log_probability": action and _known(action.log_probability),
-                "root_gain": seen and _known(seen.root_gain),
-                "rri": seen and _known(seen.rri),
-                "error_after_m2": seen and _known(seen.error_after_m2),
-                "candidate_support": seen and _known(seen.candidate_support),
+                "log_probability": action and _finite(action.log_probability),
+                "root_gain": observed and _finite(observed.root_gain),
+                "rri": observed and _finite(observed.rri),
+                "error_after_m2": observed and _finite(observed.error_after_m2),
+                "candidate_support": observed and _finite(observed.candidate_support),
             }
         )
     return tuple(steps)
 
 
-def _known(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     """JSON has no NaN: what is not a number is null, never zero."""
     return float(value) if math.isfinite(value) else None

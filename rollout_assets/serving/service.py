@@ -1,4 +1,4 @@
-"""Running rows: the one class behind a local agent and behind the server, so that both answer the same bits."""
+"""Running requests: the one class behind a local agent and behind the server, so that both give the same bits."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from rollout_assets.geometry.devices import resolve_device
 from rollout_assets.rollouts.evaluation import StateEvaluator
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.manager.batching import BatchLimits
-from rollout_assets.rollouts.manager.native import AsyncRolloutImpl, RolloutCompletion, RolloutTask
+from rollout_assets.rollouts.manager.completions import RolloutCompletion, RolloutTask
+from rollout_assets.rollouts.manager.native import AsyncRolloutImpl
 from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult
 from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
 from rollout_assets.serving.prepared_samples import PreparedSamples
+from rollout_assets.serving.request_plans import RequestPlan, find_target, plan_request
 from rollout_assets.serving.results import ResultBuilder
-from rollout_assets.serving.row_plans import RowPlan, find_target, plan_row
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
 
@@ -30,7 +31,7 @@ ROWS_TRIED_FOR_WARM_UP = 4
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """How much a service does at once and keeps. None of it changes a result.
+    """How much a service does at once and keeps in memory. None of it changes a result.
 
     ``running`` rollouts grow at a time and share device launches; more wait their turn. ``kept_samples`` prepared
     source rows stay in memory.
@@ -46,11 +47,11 @@ class ServiceLimits:
 
 
 class RolloutService:
-    """Runs rows of one campaign in this process, for one event loop.
+    """Runs requests of one campaign in this process, for one event loop.
 
-    A result depends on its row and the campaign alone, to the bit, apart from its timings: not on what runs beside it,
-    before it or elsewhere. Its digest and its record are those that the shard path makes for the same root, recipe and
-    seed.
+    A result depends on its request and the campaign alone, to the bit, apart from its timings: not on what runs beside
+    it, before it or elsewhere. Its digest and its record are those that the shard path makes for the same root, recipe
+    and seed.
     """
 
     def __init__(
@@ -62,28 +63,28 @@ class RolloutService:
     ) -> None:
         self.config = config
         self.store = store or open_source(config)
-        most = service_limits or ServiceLimits()
+        bounds = service_limits or ServiceLimits()
         generator = RolloutGenerator(config, self.store)
         evaluator = StateEvaluator(config, generator.scorer)
         self._impl = AsyncRolloutImpl(1, evaluator, limits=limits)
-        self._answers = ResultBuilder(evaluator, generator.provenance)
-        self._samples = PreparedSamples(generator.prepare, most.kept_samples)
+        self._results = ResultBuilder(evaluator, generator.provenance)
+        self._samples = PreparedSamples(generator.prepare, bounds.kept_samples)
         self._finishing = ThreadPoolExecutor(1, thread_name_prefix="finishing")
-        self._running = asyncio.Semaphore(most.running)
+        self._running = asyncio.Semaphore(bounds.running)
         self._in_flight = 0
 
-    async def run(self, row: RolloutRequest) -> RolloutResult:
-        """Run one row. One that cannot be run as asked is ``RowRefused``; one that fails is ``RolloutFailed``."""
+    async def run(self, request: RolloutRequest) -> RolloutResult:
+        """Run one request. One that cannot be run as asked is ``RowRefused``; one that fails is ``RolloutFailed``."""
         began = perf_counter()
-        plan = plan_row(row, self.config)
-        source_row = self._source_row(row)
+        plan = plan_request(request, self.config)
+        source_row = self._source_row(request)
         self._in_flight += 1
         try:
             async with self._running:
                 waited = perf_counter()
                 prepared = await self._samples.get(source_row)
                 ready = perf_counter()
-                result = await self._answer(row, plan, prepared)
+                result = await self._answer(request, plan, prepared)
         finally:
             self._in_flight -= 1
         now = perf_counter()
@@ -91,7 +92,7 @@ class RolloutService:
         return result.model_copy(update={"timings_s": timings})
 
     def describe(self) -> dict[str, Any]:
-        """What this service runs, for those who want to be sure before they ask."""
+        """What this service runs, so that a client can check it before asking."""
         return {
             "campaign": self.config.name,
             "config_hashes": self.config.hashes(),
@@ -106,7 +107,7 @@ class RolloutService:
         }
 
     async def warm_up(self) -> None:
-        """Load kernels and the first scene, so that the first row asked for does not wait for them."""
+        """Load kernels and the first scene, so that the first request does not wait for them."""
         splits = self.config.source.splits
         rows = [row for row in self.store.rows() if row.split in splits][:ROWS_TRIED_FOR_WARM_UP]
         for row in rows:
@@ -123,34 +124,40 @@ class RolloutService:
         self._finishing.shutdown(wait=False, cancel_futures=True)
         await self._impl.aclose()
 
-    async def _answer(self, row: RolloutRequest, plan: RowPlan, prepared: PreparedSample) -> RolloutResult:
-        target = find_target(prepared, row.target)
+    async def _answer(self, request: RolloutRequest, plan: RequestPlan, prepared: PreparedSample) -> RolloutResult:
+        target = find_target(prepared, request.target)
         if isinstance(target, RefusedTarget):
-            return self._answers.refused(row, plan, prepared, target)
-        root = RolloutTask(0, target, plan.recipe, plan.config.seed, plan.max_rollout_steps)
-        done = await self._impl.run_alone(root)
+            return self._results.refused(request, plan, prepared, target)
+        task = RolloutTask(0, target, plan.recipe, plan.config.seed, plan.max_rollout_steps)
+        done = await self._impl.run_alone(task)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._finishing, self._finish, row, plan, prepared, target, done)
+        return await loop.run_in_executor(self._finishing, self._finish, request, plan, prepared, target, done)
 
     def _finish(
-        self, row: RolloutRequest, plan: RowPlan, prepared: PreparedSample, root: TargetedRoot, done: RolloutCompletion
+        self,
+        request: RolloutRequest,
+        plan: RequestPlan,
+        prepared: PreparedSample,
+        root: TargetedRoot,
+        done: RolloutCompletion,
     ) -> RolloutResult:
         began = perf_counter()
         try:
-            result = self._answers.completed(row, plan, prepared, root, done)
+            result = self._results.completed(request, plan, prepared, root, done)
         except Exception as error:
             raise RolloutFailed(f"{root.name}: its record could not be made: {error}") from error
         result.timings_s["record"] = perf_counter() - began
         return result
 
-    def _source_row(self, row: RolloutRequest) -> IndexRow:
-        field, name = ("sample_key", row.sample_key) if row.source_row is None else ("source_row", row.source_row)
-        assert name is not None  # a row has one of the two
+    def _source_row(self, request: RolloutRequest) -> IndexRow:
+        by_key = request.source_row is None
+        field, name = ("sample_key", request.sample_key) if by_key else ("source_row", request.source_row)
+        assert name is not None  # a request has one of the two
         try:
-            found = self.store.row(name)
+            row = self.store.row(name)
         except SourceRowMissing:
             raise RowRefused(field, f"the source has rows 0 to {len(self.store) - 1}, got {name!r}") from None
-        if found.split not in self.config.source.splits:
+        if row.split not in self.config.source.splits:
             splits = ", ".join(self.config.source.splits)
-            raise RowRefused(field, f"{found.sample_key} is of split {found.split}; the campaign takes {splits}")
-        return found
+            raise RowRefused(field, f"{row.sample_key} is of split {row.split}; the campaign takes {splits}")
+        return row

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 
 import pytest
 from typer.testing import CliRunner
 
 from rollout_assets.cli import app
+from rollout_assets.collection.configs import CollectCommandConfig
 from rollout_assets.errors import RolloutAssetsError
 from tests.collection.collect_processes import count_lines, run
 from tests.collection.test_collector import lines_of, write_rows
@@ -27,7 +30,7 @@ def invoke(*arguments):
 def test_collect_then_aggregate(tmp_path, server):
     rows = write_rows(tmp_path / "rows.jsonl", 6, agents=("greedy", "random"))
     output = tmp_path / "out" / "out.jsonl"
-    shown = invoke("collect", rows, "-o", output, "--server", server.url, "--repeats", "random=3,greedy=1")
+    shown = invoke("collect", rows, "-o", output, "--servers", server.url, "--repeats", "random=3,greedy=1")
     assert shown.exit_code == 0, shown.output
     assert "24 expected, 24 done (100.0%), 0 failed, 0 missing" in shown.output
     assert "best@" in shown.output and "random" in shown.output
@@ -42,27 +45,27 @@ def test_collect_then_aggregate(tmp_path, server):
 def test_failures_and_the_rest_are_told_with_the_exit_code(tmp_path, server):
     server.fault = lambda row, _: "refuse" if row["_task_index"] < 2 else None
     rows = write_rows(tmp_path / "rows.jsonl", 6)
-    shown = invoke("collect", rows, "-o", tmp_path / "out.jsonl", "--server", server.url)
+    shown = invoke("collect", rows, "-o", tmp_path / "out.jsonl", "--servers", server.url)
     assert shown.exit_code == 3
     assert "6 expected, 4 done (66.7%), 2 failed, 0 missing" in shown.output
-    assert "out_failures.jsonl says why rows failed; --resume tries them again" in shown.output
+    assert "out_failures.jsonl says why requests failed; --resume tries them again" in shown.output
     server.fault = lambda *_: None
-    again = invoke("collect", rows, "-o", tmp_path / "out.jsonl", "--server", server.url, "--resume", "--json")
+    again = invoke("collect", rows, "-o", tmp_path / "out.jsonl", "--servers", server.url, "--resume", "--json")
     facts = json.loads(again.output)
     assert again.exit_code == 0 and facts["cached"] == 4
     assert facts["coverage"] == {"expected": 6, "done": 6, "failed": 0, "missing": 0, "complete": True}
 
 
 def test_rows_of_a_campaign_are_written_and_counted(tmp_path, tiny_campaign):
-    shown = invoke("collect", tmp_path / "rows.jsonl", "-c", tiny_campaign, "--from-campaign", "--split", "train")
+    shown = invoke("collect", "--write-requests", tmp_path / "rows.jsonl", "-c", tiny_campaign, "--split", "train")
     assert shown.exit_code == 0, shown.output
-    assert "7 rows of 2 source rows, 1 targets without a label, 0 source rows skipped" in shown.output
+    assert "7 requests of 2 source rows, 1 targets without a label, 0 source rows skipped" in shown.output
     assert count_lines(tmp_path / "rows.jsonl") == 7
 
 
 def test_a_campaigns_rows_are_collected_from_a_server(tmp_path, tiny_campaign, tiny_server):
     output = tmp_path / "out.jsonl"
-    arguments = ["-c", tiny_campaign, "--from-campaign", "--server", tiny_server, "--param", "horizon=1", "--json"]
+    arguments = ["-c", tiny_campaign, "--servers", tiny_server, "--set", "responses_create_params.horizon=1", "--json"]
     shown = invoke("collect", "-o", output, *arguments)
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.output)["prepared"]["rows"] == 7
@@ -73,13 +76,28 @@ def test_a_campaigns_rows_are_collected_from_a_server(tmp_path, tiny_campaign, t
     ("arguments", "says"),
     [
         (("collect", "rows.jsonl"), "--out is missing"),
-        (("collect", "-o", "o.jsonl"), "ROWS.jsonl is missing; name a file of rows, or take a campaign's"),
-        (("collect", "--from-campaign"), "--from-campaign needs ROWS.jsonl to write the rows to, or --out"),
-        (("collect", "r", "-o", "o.jsonl", "--servers", 2, "--server", "http://x"), "give one of the two"),
+        (("collect", "-o", "o.jsonl"), "nothing to run; name a file of requests, or a campaign whose requests are run"),
+        (("collect", "r", "--write-requests", "w.jsonl"), "give it with --campaign, and no other file"),
+        (
+            ("collect", "r", "-o", "o.jsonl", "--set", "num_servers=2", "--set", 'server_urls=["http://x"]'),
+            "give one of the two",
+        ),
+        (("collect", "r", "-o", "o.jsonl", "--servers", "0"), "num_servers = 0: input should be greater than"),
+        (("collect", "r", "-o", "o.jsonl", "--servers", "two"), "must start with http:// or https://, got 'two'"),
         (("collect", "r", "-o", "o.jsonl", "--repeats", "many"), "--repeats must be a number or AGENT=N,…, got 'many'"),
-        (("collect", "r", "-o", "o.jsonl", "--param", "horizon"), "--param must be NAME=VALUE, got 'horizon'"),
-        (("collect", "r", "-o", "o.jsonl", "--param", "horizon=0"), "responses_create_params: horizon"),
-        (("collect", "r", "-o", "o.jsonl", "--server", "http://x", "--wandb"), "'wandb' is not installed"),
+        (("collect", "r", "-o", "o.jsonl", "--set", "limit"), "--set must be KEY=VALUE, got 'limit'"),
+        (("collect", "r", "-o", "o.jsonl", "--set", "a b=1"), "--set must be KEY=VALUE with a key such as"),
+        (
+            ("collect", "r", "-o", "o.jsonl", "--set", "responses_create_params.horizon=0"),
+            "responses_create_params: horizon",
+        ),
+        (("collect", "r", "-o", "o.jsonl", "--set", "run_sed=1"), "run_sed: unknown key; did you mean run_seed?"),
+        (("collect", "r", "-o", "o.jsonl", "--set", "metrics.sed=1"), "metrics.sed: unknown key; did you mean seed?"),
+        (
+            ("collect", "r", "-o", "o.jsonl", "--servers", "http://x", "--set", "upload_rollouts_to_wandb=true"),
+            "'wandb' is not installed",
+        ),
+        (("collect", "not-there.toml", "-o", "o.jsonl"), "not-there.toml: cannot be read: "),
         (("collect", "r", "-o", "o.txt"), "output_jsonl_fpath must end in .jsonl, got o.txt"),
         (("aggregate", "nothing*", "-o", "o.jsonl"), "nothing*: matches no result file"),
     ],
@@ -89,6 +107,50 @@ def test_wrong_input_is_one_clear_error(tmp_path, monkeypatch, arguments, says):
     shown = invoke(*arguments)
     assert isinstance(shown.exception, RolloutAssetsError), shown.output
     assert says in str(shown.exception)
+
+
+def test_a_toml_file_says_what_to_collect_and_options_override_it(tmp_path, server):
+    write_rows(tmp_path / "rows.jsonl", 6)
+    file = tmp_path / "night.toml"
+    file.write_text(
+        f"""
+        input_jsonl_fpath = "rows.jsonl"
+        output_jsonl_fpath = "night.jsonl"
+        server_urls = ["{server.url}"]
+        num_repeats = 2
+        metrics.success_threshold = 0.5
+        """
+    )
+    shown = invoke("collect", file, "--json")
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.output)["output"] == str(tmp_path / "night.jsonl"), "relative to the file"
+    lines = lines_of(tmp_path / "night.jsonl")
+    assert len(lines) == 12 and len({line["seed"] for line in lines}) == 12
+    arguments = ("--limit", 3, "--repeats", 1, "-o", tmp_path / "other.jsonl", "--set", "metrics.bootstrap_samples=7")
+    assert invoke("collect", file, *arguments).exit_code == 0
+    assert {line["seed"] for line in lines_of(tmp_path / "other.jsonl")} == {0, 1, 2}, "seeds of their own lines"
+
+
+def test_an_unknown_key_of_a_toml_file_is_refused_with_the_one_that_was_meant(tmp_path):
+    file = tmp_path / "night.toml"
+    file.write_text('campaing = "demo"\nnum_repeat = 2\n')
+    shown = invoke("collect", file, "-o", tmp_path / "o.jsonl", "-c", "demo")
+    assert "campaing: unknown key; did you mean campaign?" in str(shown.exception)
+    assert "num_repeat: unknown key; did you mean num_repeats?" in str(shown.exception)
+    file.write_text("limit = \n")
+    assert f"{file}: not valid TOML" in str(invoke("collect", file).exception)
+
+
+def test_the_example_names_every_key_and_can_be_used(tmp_path):
+    shown = invoke("collect", "--example")
+    assert shown.exit_code == 0 and CollectCommandConfig(**tomllib.loads(shown.output)).campaign == "demo"
+    all_keys = re.sub(r"(?m)^# (?=\w+ = )", "", shown.output)
+    assert set(tomllib.loads(all_keys)) == set(CollectCommandConfig.model_fields)
+    defaults = CollectCommandConfig(output_jsonl_fpath="night.jsonl", campaign="demo")
+    for name, value in tomllib.loads(all_keys).items():
+        if isinstance(value, bool | float) and name != "num_repeats_add_seed":
+            assert getattr(defaults, name) == value, name
+    assert CollectCommandConfig(**tomllib.loads(all_keys) | {"num_servers": None}).limit == 8
 
 
 def test_an_error_is_printed_without_a_traceback(tmp_path):

@@ -45,7 +45,7 @@ def collect_with_kills(command, output: Path, total: int, kills: int, rng: rando
 def killed_equals_undisturbed(tmp_path, tiny_campaign, tiny_rows, tiny_server, repeats, kills):
     rows = count_lines(tiny_rows)
     output = tmp_path / "killed.jsonl"
-    options = ["--server", tiny_server, "--parallel", 8, "--repeats", repeats, "--seed", 3, "--resume"]
+    options = ["--servers", tiny_server, "--repeats", repeats, "--set", "run_seed=3", "--resume"]
     command = ["collect", tiny_rows, "-o", output, *options]
     hit = collect_with_kills(command, output, rows * repeats, kills, random.Random(repeats))
     assert hit == kills, "every kill found the collector at work"
@@ -79,8 +79,8 @@ def test_killed_while_records_are_kept_and_written_the_store_is_the_shards(
     tmp_path, tiny_campaign, tiny_train_rows, tiny_server, tiny_train_shard
 ):
     output, store = tmp_path / "out.jsonl", tmp_path / "out.zarr"
-    command = ["collect", tiny_train_rows, "-o", output, "--server", tiny_server, "-c", tiny_campaign]
-    command += ["--store", store, "--parallel", 1, "--resume"]
+    command = ["collect", tiny_train_rows, "-o", output, "--servers", tiny_server, "-c", tiny_campaign]
+    command += ["--store", store, "--set", "num_samples_in_parallel=1", "--resume"]
     process = start(*command)
     wait_for(lambda: count_lines(output) >= 2 or process.poll() is not None)
     assert kill(process) and not store.exists()

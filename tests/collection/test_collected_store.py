@@ -64,7 +64,7 @@ def forget(run, rows_of):
 
 def test_something_in_the_place_of_the_store_is_refused_before_any_work(tmp_path, stored, tiny_train_rows):
     (tmp_path / "out.zarr").mkdir()
-    with pytest.raises(StoreExists, match=r"out.zarr: already there; choose another destination"):
+    with pytest.raises(StoreExists, match=r"out.zarr: already exists; choose another destination"):
         stored(tiny_train_rows)
     assert not (tmp_path / "out.jsonl").exists()
 

@@ -9,7 +9,7 @@ from rollout_assets.collection.configs import (
     E2ERolloutCollectionConfig,
     RolloutCollectionConfig,
 )
-from rollout_assets.collection.inputs import collection_seed, numbered_rows, row_json
+from rollout_assets.collection.inputs import collection_seed, numbered_requests, request_json
 from rollout_assets.errors import ConfigError, InputsRefused
 
 A, B, C = ({"sample_key": name, "agent_ref": {"name": "greedy"}} for name in "abc")
@@ -19,11 +19,11 @@ def rows_of(tmp_path: Path, lines, **changes):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
     options = {"output_jsonl_fpath": tmp_path / "out.jsonl", "server_urls": ("http://x",)} | changes
-    return list(numbered_rows(RolloutCollectionConfig(input_jsonl_fpath=path, **options)))
+    return list(numbered_requests(RolloutCollectionConfig(input_jsonl_fpath=path, **options)))
 
 
 def keys(rows):
-    return [(r.row.sample_key, r.row.task_index, r.row.rollout_index) for r in rows]
+    return [(r.request.sample_key, r.request.task_index, r.request.rollout_index) for r in rows]
 
 
 def test_lines_expand_in_place(tmp_path):
@@ -45,17 +45,17 @@ def test_given_task_indices_are_kept_and_others_go_around_them(tmp_path):
 def test_repeats_may_differ_by_agent(tmp_path):
     lines = [A, A | {"agent_ref": {"name": "random"}}, {"sample_key": "b", "recipe": "other"}]
     rows = rows_of(tmp_path, lines, num_repeats={"random": 3, "_default": 1})
-    assert [r.row.agent_name for r in rows] == ["greedy", "random", "random", "random", "other"]
-    with pytest.raises(InputsRefused, match=r"rows.jsonl:3: num_repeats says nothing of agent 'other'"):
+    assert [r.request.agent_name for r in rows] == ["greedy", "random", "random", "random", "other"]
+    with pytest.raises(InputsRefused, match=r"rows.jsonl:3: num_repeats says nothing about agent 'other'"):
         rows_of(tmp_path, lines, num_repeats={"random": 3, "greedy": 1})
 
 
 def test_seeds_are_derived_from_run_task_and_rollout_and_written_into_the_row(tmp_path):
     rows = rows_of(tmp_path, [A | {"seed": 1}, B], num_repeats=2, num_repeats_add_seed=True, run_seed=4)
-    seeds = [r.row.seed for r in rows]
+    seeds = [r.request.seed for r in rows]
     assert seeds == [collection_seed(4, task, rollout) for task in (0, 1) for rollout in (0, 1)]
     assert len(set(seeds)) == 4 and max(seeds) < 2**63
-    assert [r.row.seed for r in rows_of(tmp_path, [A | {"seed": 1}, B], num_repeats=2)] == [1, 1, None, None]
+    assert [r.request.seed for r in rows_of(tmp_path, [A | {"seed": 1}, B], num_repeats=2)] == [1, 1, None, None]
 
 
 def test_parameters_go_over_a_line_and_a_template_under_it(tmp_path):
@@ -63,16 +63,21 @@ def test_parameters_go_over_a_line_and_a_template_under_it(tmp_path):
     (tmp_path / "t.toml").write_text('seed = 3\nagent_ref = {name = "t"}\nsource_row = 5\nparams = {horizon = 1}\n')
     lines = [{"sample_key": "a", "params": {"horizon": 7, "beam_width": 2}}, {"recipe": "mine", "seed": 8}]
     first, second = rows_of(tmp_path, lines, prompt_config=template, responses_create_params={"beam_width": 9})
-    assert first.row.params.model_dump(exclude_none=True) == {"horizon": 7, "temperature": 2.0, "beam_width": 9}
-    assert (first.row.sample_key, first.row.source_row, first.row.agent_name, first.row.seed) == ("a", None, "t", 3)
-    assert (second.row.source_row, second.row.agent_name, second.row.seed) == (5, "mine", 8)
+    assert first.request.params.model_dump(exclude_none=True) == {"horizon": 7, "temperature": 2.0, "beam_width": 9}
+    assert (first.request.sample_key, first.request.source_row, first.request.agent_name, first.request.seed) == (
+        "a",
+        None,
+        "t",
+        3,
+    )
+    assert (second.request.source_row, second.request.agent_name, second.request.seed) == (5, "mine", 8)
     from_file = rows_of(tmp_path, lines, prompt_config=tmp_path / "t.toml")
-    assert from_file[0].row.params.horizon == 7 and from_file[1].row.params.horizon == 1
+    assert from_file[0].request.params.horizon == 7 and from_file[1].request.params.horizon == 1
 
 
 def test_limit_counts_lines_and_agent_name_is_for_lines_without(tmp_path):
     rows = rows_of(tmp_path, [A, "\n", {"sample_key": "b"}, C], limit=2, num_repeats=2, agent_name="mine")
-    assert [r.row.agent_name for r in rows] == ["greedy", "greedy", "mine", "mine"]
+    assert [r.request.agent_name for r in rows] == ["greedy", "greedy", "mine", "mine"]
 
 
 def test_all_bad_lines_are_reported_together_with_file_and_line(tmp_path):
@@ -85,7 +90,7 @@ def test_all_bad_lines_are_reported_together_with_file_and_line(tmp_path):
     for part in (
         "rows.jsonl:2: not JSON",
         "rows.jsonl:3: no agent: give agent_ref or recipe",
-        "rows.jsonl:4: a row must be a JSON object, got list",
+        "rows.jsonl:4: a request must be a JSON object, got list",
         "rows.jsonl:5: seed: ",
         "rows.jsonl:5: colour: ",
         "rows.jsonl:6: name the source row by sample_key or by source_row",
@@ -98,14 +103,14 @@ def test_a_key_given_twice_is_refused_with_both_lines(tmp_path):
     twice = A | {"_task_index": 3, "_rollout_index": 1}
     with pytest.raises(InputsRefused, match=r"rows.jsonl:3: _task_index 3 _rollout_index 1 .* also on line 1"):
         rows_of(tmp_path, [twice, B, twice])
-    with pytest.raises(InputsRefused, match="gives _rollout_index 1, but is to be repeated 2 times"):
+    with pytest.raises(InputsRefused, match="gives _rollout_index 1, but would be repeated 2 times"):
         rows_of(tmp_path, [twice], num_repeats=2)
 
 
 def test_rows_asked_for_a_store_carry_their_record(tmp_path):
     rows = rows_of(tmp_path, [A], store_dir=tmp_path / "x.zarr", campaign="demo")
-    assert rows[0].row.include == ("record",)
-    assert json.loads(row_json(rows[0].row)) == {
+    assert rows[0].request.include == ("record",)
+    assert json.loads(request_json(rows[0].request)) == {
         "sample_key": "a",
         "agent_ref": {"name": "greedy"},
         "include": ["record"],
@@ -134,12 +139,12 @@ def test_a_configuration_that_cannot_be_used_says_why(tmp_path, changes, says):
     given = {"input_jsonl_fpath": tmp_path / "empty.jsonl", "output_jsonl_fpath": tmp_path / "o.jsonl"}
     given |= {"server_urls": ("http://x",)} | changes
     with pytest.raises(ConfigError) as caught:
-        list(numbered_rows(RolloutCollectionConfig(**given)))
+        list(numbered_requests(RolloutCollectionConfig(**given)))
     assert says in str(caught.value)
 
 
 def test_an_empty_file_is_no_input(tmp_path):
-    with pytest.raises(ConfigError, match="no rows; 'rollout-assets collect --from-campaign' writes some"):
+    with pytest.raises(ConfigError, match="no requests; 'rollout-assets collect --write-requests' writes some"):
         rows_of(tmp_path, ["\n"])
 
 

@@ -57,7 +57,7 @@ def test_a_changed_configuration_is_refused_with_the_fields(tmp_path, server):
         "responses_create_params.horizon: was null, is 2",
     ):
         assert f"  - {change}" in told
-    assert told.count("  - ") == 3 and "undo the changes to go on, or choose another output" in told
+    assert told.count("  - ") == 3 and "undo the changes to continue, or choose another output" in told
 
 
 def test_another_campaign_behind_the_same_address_is_refused(tmp_path, server):
@@ -72,7 +72,7 @@ def test_another_campaign_behind_the_same_address_is_refused(tmp_path, server):
     [
         (lambda rows: rows[6].update(seed=99), r"rows.jsonl:7: seed: was 6, is 99"),
         (lambda rows: rows.append({**rows[0], "sample_key": "new"}), r"rows.jsonl:41: is new"),
-        (lambda rows: rows.pop(), r"rows.jsonl: ends before the row .*s39"),
+        (lambda rows: rows.pop(), r"rows.jsonl: ends before the request .*s39"),
     ],
 )
 def test_a_changed_input_line_is_refused_with_its_number(tmp_path, server, change, says):
@@ -119,7 +119,7 @@ def test_a_result_that_nobody_asked_for_is_refused(tmp_path, server):
     output = collect_rollouts(config_for(tmp_path, server)).output
     strange = json.loads(output.read_text().splitlines()[0]) | {"_task_index": 77}
     output.write_text(output.read_text() + json.dumps(strange) + "\n")
-    with pytest.raises(ResultsRefused, match=r"out.jsonl:41: agent 'greedy' task 77 rollout 0 is not among the rows"):
+    with pytest.raises(ResultsRefused, match=r"out.jsonl:41: agent 'greedy' task 77 rollout 0 is not among the"):
         resumed(tmp_path, server)
 
 
@@ -128,17 +128,17 @@ def test_missing_or_altered_side_files_are_refused(tmp_path, server):
     rows, run = tmp_path / "out_materialized_inputs.jsonl", tmp_path / "out_run.json"
     before = run.read_bytes()
     run.write_bytes(before.replace(b'"rows_sha256": "', b'"rows_sha256": "0'))
-    with pytest.raises(ResumeRefused, match=r"out_materialized_inputs.jsonl: not as it was written"):
+    with pytest.raises(ResumeRefused, match=r"out_materialized_inputs.jsonl: has changed since it was written"):
         resumed(tmp_path, server)
     run.write_bytes(before[:40])
     with pytest.raises(ResumeRefused, match=r"out_run.json: not what a collection wrote"):
         resumed(tmp_path, server)
     run.write_bytes(before)
     rows.unlink()
-    with pytest.raises(ResumeRefused, match=r"out_materialized_inputs.jsonl: not there"):
+    with pytest.raises(ResumeRefused, match=r"out_materialized_inputs.jsonl: does not exist"):
         resumed(tmp_path, server)
     run.unlink()
-    with pytest.raises(ResumeRefused, match=r"out_run.json: not there, so nothing says what the results"):
+    with pytest.raises(ResumeRefused, match=r"out_run.json: does not exist, so nothing says what the results"):
         resumed(tmp_path, server)
 
 

@@ -14,7 +14,7 @@ from rollout_assets.rollouts.remote.codec import content_sha256, from_text, pack
 from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult
 from rollout_assets.rollouts.roots import RefusedTarget
 from rollout_assets.rollouts.trace import RolloutZarrRecord
-from rollout_assets.serving.row_plans import MAX_STEPS
+from rollout_assets.serving.request_plans import MAX_STEPS
 from rollout_assets.serving.service import RolloutService, ServiceLimits
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.rollouts.record_digest import digest

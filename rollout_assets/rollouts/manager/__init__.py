@@ -2,9 +2,8 @@
 
 from rollout_assets.rollouts.manager.batching import BatchLimits
 from rollout_assets.rollouts.manager.completions import RolloutCompletion, RolloutGroupRecord, RolloutTask
-from rollout_assets.rollouts.manager.gym import AsyncGymRolloutImpl
+from rollout_assets.rollouts.manager.gym import AsyncGymRolloutImpl, GymServerConfig
 from rollout_assets.rollouts.manager.native import AsyncRolloutImpl, RolloutManager
-from rollout_assets.rollouts.remote.client import GymServerConfig
 
 __all__ = [
     "AsyncGymRolloutImpl",

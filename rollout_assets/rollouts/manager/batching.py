@@ -1,4 +1,4 @@
-"""Coalescing: states that concurrent rollouts ask for at about the same time are evaluated in one go."""
+"""Batching: states that concurrent rollouts ask for at about the same time are evaluated in one device launch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ StateName = tuple[RolloutKey, ShellPath]
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """When a batch goes off: at ``max_views`` candidate views, or ``max_wait_s`` after its first request.
+    """When a batch is started: at ``max_views`` candidate views, or ``max_wait_s`` after its first request.
 
     While every worker is busy it waits for one and grows meanwhile, so that a device that is behind gets larger
     launches, not a longer queue of small ones.
@@ -67,7 +67,7 @@ class EvaluationBatcher:
 
     async def aclose(self) -> None:
         """Wait for what is under way and stop the threads."""
-        self._send_off()
+        self._start_batches()
         while self._batches:
             await asyncio.gather(*self._batches, return_exceptions=True)
         self._pool.shutdown(wait=True)
@@ -79,9 +79,9 @@ class EvaluationBatcher:
             self._under_way[name] = loop.create_future()
             self._waiting.append(request)
             if len(self._waiting) >= self._largest_batch:
-                self._send_off()
+                self._start_batches()
             elif self._timer is None:
-                self._timer = loop.call_later(self._limits.max_wait_s, self._send_off)
+                self._timer = loop.call_later(self._limits.max_wait_s, self._start_batches)
         return self._under_way[name]
 
     @property
@@ -89,8 +89,8 @@ class EvaluationBatcher:
         """States in a batch of ``max_views``; at least one."""
         return max(1, self._limits.max_views // self._evaluator.config.candidates.num_candidates)
 
-    def _send_off(self) -> None:
-        """Hand what waits to idle workers; what finds none goes off when one is done."""
+    def _start_batches(self) -> None:
+        """Hand what waits to idle workers; the rest is started when a worker is done."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -104,7 +104,7 @@ class EvaluationBatcher:
     def _worker_is_idle(self, batch: asyncio.Task[None]) -> None:
         self._batches.discard(batch)
         if self._timer is None:
-            self._send_off()
+            self._start_batches()
 
     async def _run(self, batch: Sequence[StateRequest]) -> None:
         loop = asyncio.get_running_loop()
@@ -120,7 +120,7 @@ class EvaluationBatcher:
             self._settle(request).set_result(state)
 
     def _settle(self, request: StateRequest) -> asyncio.Future[EvaluatedState]:
-        """The future of a request, taken off the list; a failure that nobody waits for any more is no warning."""
+        """The future of a request, removed from the list; a failure that nobody waits for gives no warning."""
         future = self._under_way.pop((request.key, request.path))
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return future

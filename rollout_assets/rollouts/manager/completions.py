@@ -109,7 +109,7 @@ class RolloutGroupRecord:
 class RolloutImpl(Protocol):
     """A way of running the rollouts of a root."""
 
-    async def run_rollout(self, root: RolloutTask) -> RolloutGroupRecord:
+    async def run_rollout(self, task: RolloutTask) -> RolloutGroupRecord:
         """N completions of one root."""
 
     async def aclose(self) -> None:
@@ -156,7 +156,7 @@ def timing_metrics(completions: Sequence[RolloutCompletion], total_s: float, agg
 
 
 def completion_of(
-    root: RolloutTask,
+    task: RolloutTask,
     recipe: RolloutRecipeConfig,
     traj_idx: int,
     seed: int,
@@ -168,10 +168,10 @@ def completion_of(
     best = chains[0]
     reason = None
     if best.termination(recipe.horizon) == "fixed_horizon":
-        reason = STEP_LIMIT if recipe.horizon < root.recipe.horizon else HORIZON
-    log = _step_log(root, best)
+        reason = STEP_LIMIT if recipe.horizon < task.recipe.horizon else HORIZON
+    log = _step_log(task, best)
     observed = [entry for entry in log if isinstance(entry, Observation)]
-    start = root.root.oracle_state.target.root_error_m2
+    start = task.root.oracle_state.target.root_error_m2
     return RolloutCompletion(
         rollout_index=traj_idx,
         seed=seed,
@@ -194,8 +194,8 @@ def completion_of(
     )
 
 
-def _step_log(root: RolloutTask, chain: Chain) -> tuple[LogEntry, ...]:
-    actor, target_id = root.root.actor, root.root.match.target.target_id
+def _step_log(task: RolloutTask, chain: Chain) -> tuple[LogEntry, ...]:
+    actor, target_id = task.root.actor, task.root.match.target.target_id
     log: list[LogEntry] = [RootView(actor.identity.sample_key, target_id, actor.reference_pose_world_camera)]
     for index, step in enumerate(chain.steps):
         chosen = step.selected_shell_index

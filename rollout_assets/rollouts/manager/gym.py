@@ -6,8 +6,13 @@ import asyncio
 import math
 import uuid
 from collections.abc import Sequence
+from contextlib import aclosing
 from time import perf_counter
+from typing import Annotated
 
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from rollout_assets.config import Count, Positive
 from rollout_assets.errors import AnswerRefused, ConfigError, RolloutFailed, ServerUnavailable
 from rollout_assets.metrics.summaries import Metrics
 from rollout_assets.rollouts.engine import Chain
@@ -21,17 +26,38 @@ from rollout_assets.rollouts.manager.completions import (
     step_limited,
     timing_metrics,
 )
-from rollout_assets.rollouts.remote.client import GymClient, GymServerConfig, RowFailure
+from rollout_assets.rollouts.remote.client import RequestFailure, RolloutClient
 from rollout_assets.rollouts.remote.codec import from_text, unpack
 from rollout_assets.rollouts.remote.messages import RolloutParams, RolloutRequest, RolloutResult
-
-__all__ = ["AsyncGymRolloutImpl", "GymServerConfig"]
+from rollout_assets.rollouts.remote.retries import Retries, RetryLimits
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 """Before asking a server again; doubled each time."""
 
 WORKER = "0"
-"""Whom views are counted for: one server is one worker."""
+"""The worker that views are counted for: one server is one worker."""
+
+
+class GymServerConfig(BaseModel):
+    """Where rollouts are run, and how long and how often to ask.
+
+    ``deadline_s`` holds for a whole group, further attempts included. A server that says nothing for ``silence_s``, not
+    even a heartbeat, counts as gone.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: Annotated[str, Field(pattern=r"^https?://[^/\s]+$")]
+    token: SecretStr | None = None
+    deadline_s: Positive = 600.0
+    attempts: Count = 4
+    connect_s: Positive = 5.0
+    silence_s: Positive = 30.0
+
+    def client(self) -> RolloutClient:
+        """A client of this server."""
+        token = None if self.token is None else self.token.get_secret_value()
+        return RolloutClient(self.url, token, connect_s=self.connect_s, silence_s=self.silence_s)
 
 
 class AsyncGymRolloutImpl:
@@ -46,17 +72,18 @@ class AsyncGymRolloutImpl:
         self, num_generations_per_root: int, gym: GymServerConfig | None, max_rollout_steps: int | None = None
     ) -> None:
         self._count, self._max_steps = num_generations_per_root, max_rollout_steps
-        self._client = GymClient(self._validate_init_params(gym))
+        self._gym = self._validate_init_params(gym)
+        self._client = self._gym.client()
         self._views = 0
 
-    async def run_rollout(self, root: RolloutTask) -> RolloutGroupRecord:
+    async def run_rollout(self, task: RolloutTask) -> RolloutGroupRecord:
         """N rollouts at once, in index order."""
         began = perf_counter()
-        results = await self._run_rollouts(root, self._build_inputs(root))
-        completions = tuple(self._result_to_completion(root, result) for result in results)
-        metrics = self._compute_rollout_metrics(root, completions, perf_counter() - began)
-        metadata = {"recipe": root.recipe.name, "seed": root.seed, "num_generations": self._count}
-        return RolloutGroupRecord(root.index, root, completions, metadata, metrics)
+        results = await self._run_rollouts(task, self._build_inputs(task))
+        completions = tuple(self._result_to_completion(task, result) for result in results)
+        metrics = self._compute_rollout_metrics(task, completions, perf_counter() - began)
+        metadata = {"recipe": task.recipe.name, "seed": task.seed, "num_generations": self._count}
+        return RolloutGroupRecord(task.index, task, completions, metadata, metrics)
 
     async def aclose(self) -> None:
         """Close the running loop's connections."""
@@ -71,16 +98,16 @@ class AsyncGymRolloutImpl:
             raise ConfigError("use_gym asks for a rollout server, and none is configured; give gym=GymServerConfig(…)")
         return gym
 
-    def _build_inputs(self, root: RolloutTask) -> list[RolloutRequest]:
+    def _build_inputs(self, task: RolloutTask) -> list[RolloutRequest]:
         """N rows that differ in index and seed; the recipe goes in full, so the server need not know its name."""
-        run = step_limited(root.recipe, self._max_steps, root.max_rollout_steps)
-        limit = None if run.horizon == root.recipe.horizon else run.horizon
+        run = step_limited(task.recipe, self._max_steps, task.max_rollout_steps)
+        limit = None if run.horizon == task.recipe.horizon else run.horizon
         return [
             RolloutRequest(
-                sample_key=root.root.actor.identity.sample_key,
-                target=root.root.match.target.target_id,
-                recipe=root.recipe,
-                seed=derived_seed(root.seed, index),
+                sample_key=task.root.actor.identity.sample_key,
+                target=task.root.match.target.target_id,
+                recipe=task.recipe,
+                seed=derived_seed(task.seed, index),
                 params=RolloutParams(max_rollout_steps=limit),
                 include=("chains",),
                 row_index=index,
@@ -88,84 +115,88 @@ class AsyncGymRolloutImpl:
             for index in range(self._count)
         ]
 
-    async def _run_rollouts(self, root: RolloutTask, inputs: Sequence[RolloutRequest]) -> list[RolloutResult]:
-        """Results in index order. Rows that are missing are asked for again, a few times, under one deadline."""
-        gym, found = self._client.config, dict[int, RolloutResult]()
-        key, why = uuid.uuid4().hex, "nothing was heard from the server"
+    async def _run_rollouts(self, task: RolloutTask, inputs: Sequence[RolloutRequest]) -> list[RolloutResult]:
+        """Results in index order. What is missing is asked for again, a few times, under one deadline."""
+        results: dict[int, RolloutResult] = {}
+        key = uuid.uuid4().hex
+        retries = Retries(RetryLimits(self._gym.attempts, FIRST_PAUSE_S, LONGEST_PAUSE_S), key)
+        why = "nothing was heard from the server"
         try:
-            async with asyncio.timeout(gym.deadline_s):
-                for attempt in range(gym.attempts):
-                    missing = [row for row in inputs if row.row_index not in found]
-                    why, wait_s = await self._collect(root, missing, key, found)
-                    if len(found) == len(inputs):
-                        return [found[index] for index in range(len(inputs))]
-                    await asyncio.sleep(max(wait_s, min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S)))
+            async with asyncio.timeout(self._gym.deadline_s):
+                while True:
+                    missing = [request for request in inputs if request.row_index not in results]
+                    why, retry_after_s = await self._collect(task, missing, key, results)
+                    if len(results) == len(inputs):
+                        return [results[index] for index in range(len(inputs))]
+                    if not await retries.pause(why, retry_after_s):
+                        break
         except TimeoutError:
-            why = f"the deadline of {gym.deadline_s:g} s has passed; before that: {why}"
-        late = ", ".join(str(row.row_index) for row in inputs if row.row_index not in found)
-        raise ServerUnavailable(f"{root.root.name}: no answer for rollout {late} of {len(inputs)}: {why}")
+            why = f"the deadline of {self._gym.deadline_s:g} s has passed; before that: {why}"
+        late = ", ".join(str(request.row_index) for request in inputs if request.row_index not in results)
+        raise ServerUnavailable(f"{task.root.name}: no answer for rollout {late} of {len(inputs)}: {why}")
 
     async def _collect(
-        self, root: RolloutTask, asked: Sequence[RolloutRequest], key: str, found: dict[int, RolloutResult]
+        self, task: RolloutTask, asked: Sequence[RolloutRequest], key: str, results: dict[int, RolloutResult]
     ) -> tuple[str, float]:
-        """Add the results of one request to ``found``; returns why rows are missing and how long to wait."""
-        url, wanted = self._client.config.url, {row.row_index for row in asked}
-        why = f"{url} ended its answer before all rows were told"
+        """Add what the server answers to ``results``; returns why some are missing and how long to wait."""
+        url, open_indices = self._client.url, {request.row_index for request in asked}
+        why = f"{url} ended its answer before all rollouts were reported"
         try:
-            async for answer in self._client.answers(asked, key):
-                index = -1 if answer.row_index is None else answer.row_index
-                if index not in wanted:
-                    problem = "twice" if 0 <= index < self._count else f"of 0 to {self._count - 1}"
-                    raise AnswerRefused(f"{root.root.name}: {url} answered for rollout {index} {problem}")
-                wanted.discard(index)
-                if isinstance(answer, RolloutResult):
-                    found[index] = answer
-                elif answer.transient:
-                    why = f"rollout {index}: {answer.error_class}: {answer.message}"
-                else:
-                    raise self._failed(root, answer)
+            async with aclosing(self._client.stream(asked, key)) as answers:
+                async for answer in answers:
+                    index = -1 if answer.row_index is None else answer.row_index
+                    if index not in open_indices:
+                        problem = "twice" if 0 <= index < self._count else f"of 0 to {self._count - 1}"
+                        raise AnswerRefused(f"{task.root.name}: {url} answered for rollout {index} {problem}")
+                    open_indices.discard(index)
+                    if isinstance(answer, RolloutResult):
+                        results[index] = answer
+                    elif answer.transient:
+                        why = f"rollout {index}: {answer.error_class}: {answer.message}"
+                    else:
+                        raise self._failed(task, answer)
         except ServerUnavailable as error:
             return str(error), error.retry_after_s
         return why, 0.0
 
-    def _failed(self, root: RolloutTask, failure: RowFailure) -> RolloutFailed:
-        seed = derived_seed(root.seed, failure.row_index)
-        where = f"{root.root.name}: rollout {failure.row_index} (seed {seed}) failed on {self._client.config.url}"
+    def _failed(self, task: RolloutTask, failure: RequestFailure) -> RolloutFailed:
+        seed = derived_seed(task.seed, failure.row_index)
+        where = f"{task.root.name}: rollout {failure.row_index} (seed {seed}) failed on {self._client.url}"
         return RolloutFailed(f"{where}: {failure.error_class}: {failure.message}")
 
-    def _result_to_completion(self, root: RolloutTask, result: RolloutResult) -> RolloutCompletion:
+    def _result_to_completion(self, task: RolloutTask, result: RolloutResult) -> RolloutCompletion:
         index = result.row_index or 0
-        where = f"{root.root.name}: rollout {index} of {self._client.config.url}"
+        where = f"{task.root.name}: rollout {index} of {self._client.url}"
         if result.status == "refused":
             raise RolloutFailed(f"{where}: the target gets no rollout there: {result.refused_reason}")
-        seed = derived_seed(root.seed, index)
+        seed = derived_seed(task.seed, index)
         there = (result.sample_key, result.target_id, result.agent_ref.name, result.seed, result.root_error_m2)
-        target = root.root.match.target.target_id
-        error = root.root.oracle_state.target.root_error_m2
-        _refuse_other(where, there, (root.root.actor.identity.sample_key, target, root.recipe.name, seed, error))
+        target = task.root.match.target.target_id
+        error = task.root.oracle_state.target.root_error_m2
+        _refuse_difference(where, there, (task.root.actor.identity.sample_key, target, task.recipe.name, seed, error))
         chains: tuple[Chain, ...] = unpack(tuple[Chain, ...], from_text(result.chains or ""))
         if not chains:
             raise AnswerRefused(f"{where}: there is no chain in it")
-        recipe = step_limited(root.recipe, self._max_steps, root.max_rollout_steps)
+        recipe = step_limited(task.recipe, self._max_steps, task.max_rollout_steps)
         timings = {"score": 0.0, "select": 0.0} | result.timings_s
-        completion = completion_of(root, recipe, index, seed, chains, result.views_scored, timings)
+        completion = completion_of(task, recipe, index, seed, chains, result.views_scored, timings)
         reward = completion.reward if math.isfinite(completion.reward) else None
-        _refuse_other(where, (result.reward,), (reward,))
+        _refuse_difference(where, (result.reward,), (reward,))
         return completion
 
     def _compute_rollout_metrics(
-        self, root: RolloutTask, completions: Sequence[RolloutCompletion], seconds: float
+        self, task: RolloutTask, completions: Sequence[RolloutCompletion], seconds: float
     ) -> Metrics:
         began = perf_counter()
         self._views += sum(completion.views_scored for completion in completions)
-        metrics = group_metrics(root.recipe.name, completions)
+        metrics = group_metrics(task.recipe.name, completions)
         metrics["per_worker_view_counts"] = {WORKER: self._views}
         metrics |= timing_metrics(completions, seconds, began)
         return metrics
 
 
-def _refuse_other(where: str, there: tuple[object, ...], here: tuple[object, ...]) -> None:
-    """What both sides know must agree to the bit; else the server has another campaign, source or device."""
+def _refuse_difference(where: str, there: tuple[object, ...], here: tuple[object, ...]) -> None:
+    """Raise unless both sides agree to the bit; otherwise the server has another campaign, source or device."""
     for theirs, ours in zip(there, here, strict=True):
         if theirs != ours:
             raise AnswerRefused(f"{where}: {theirs!r} there, {ours!r} here; compare its /health with the campaign")

@@ -17,17 +17,10 @@ from rollout_assets.rollouts.engine import Chain, EvaluatedState, Expansion, Rol
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
 from rollout_assets.rollouts.manager.batching import BatchLimits, EvaluationBatcher
 from rollout_assets.rollouts.manager.completions import (
-    HORIZON,
-    STEP_LIMIT,
-    Action,
-    LogEntry,
-    Observation,
     RolloutCompletion,
     RolloutGroupRecord,
     RolloutImpl,
     RolloutTask,
-    RootView,
-    StepMetrics,
     completion_of,
     derived_seed,
     group_metrics,
@@ -35,26 +28,6 @@ from rollout_assets.rollouts.manager.completions import (
     timing_metrics,
 )
 from rollout_assets.rollouts.manager.gym import AsyncGymRolloutImpl, GymServerConfig
-
-__all__ = [
-    "HORIZON",
-    "STEP_LIMIT",
-    "Action",
-    "AsyncGymRolloutImpl",
-    "AsyncRolloutImpl",
-    "GymServerConfig",
-    "LogEntry",
-    "Observation",
-    "RolloutCompletion",
-    "RolloutGroupRecord",
-    "RolloutImpl",
-    "RolloutManager",
-    "RolloutTask",
-    "RootView",
-    "StepMetrics",
-    "derived_seed",
-    "group_metrics",
-]
 
 
 class AsyncRolloutImpl:
@@ -81,22 +54,22 @@ class AsyncRolloutImpl:
         self._limits = limits or BatchLimits()
         self._batchers: WeakKeyDictionary[asyncio.AbstractEventLoop, EvaluationBatcher] = WeakKeyDictionary()
 
-    async def run_rollout(self, root: RolloutTask) -> RolloutGroupRecord:
+    async def run_rollout(self, task: RolloutTask) -> RolloutGroupRecord:
         """N rollouts at once, in index order. One that fails cancels its siblings and names root and rollout."""
         began = perf_counter()
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._run_single_rollout(root, index)) for index in range(self._count)]
+                running = [group.create_task(self._run_single_rollout(task, index)) for index in range(self._count)]
         except BaseExceptionGroup as failures:
             raise _first_failure(failures) from failures
-        completions = tuple(task.result() for task in tasks)
-        metrics = self._aggregate_rollout_metrics(root, completions, perf_counter() - began)
-        metadata = {"recipe": root.recipe.name, "seed": root.seed, "num_generations": self._count}
-        return RolloutGroupRecord(root.index, root, completions, metadata, metrics)
+        completions = tuple(rollout.result() for rollout in running)
+        metrics = self._aggregate_rollout_metrics(task, completions, perf_counter() - began)
+        metadata = {"recipe": task.recipe.name, "seed": task.seed, "num_generations": self._count}
+        return RolloutGroupRecord(task.index, task, completions, metadata, metrics)
 
-    async def run_alone(self, root: RolloutTask) -> RolloutCompletion:
+    async def run_alone(self, task: RolloutTask) -> RolloutCompletion:
         """The root's first rollout, without a group and its metrics."""
-        return await self._run_single_rollout(root, 0)
+        return await self._run_single_rollout(task, 0)
 
     async def aclose(self) -> None:
         """Finish what is under way in the running loop and stop its scoring threads."""
@@ -104,11 +77,11 @@ class AsyncRolloutImpl:
         if batcher is not None:
             await batcher.aclose()
 
-    async def _run_single_rollout(self, root: RolloutTask, traj_idx: int) -> RolloutCompletion:
-        seed = derived_seed(root.seed, traj_idx)
-        target_id = root.root.match.target.target_id
-        recipe = step_limited(root.recipe, self._max_steps, root.max_rollout_steps)
-        rollout = expand(recipe, RolloutKey(seed, root.root.actor.identity.sample_key, target_id))
+    async def _run_single_rollout(self, task: RolloutTask, traj_idx: int) -> RolloutCompletion:
+        seed = derived_seed(task.seed, traj_idx)
+        target_id = task.root.match.target.target_id
+        recipe = step_limited(task.recipe, self._max_steps, task.max_rollout_steps)
+        rollout = expand(recipe, RolloutKey(seed, task.root.actor.identity.sample_key, target_id))
         timings = {"score": 0.0, "select": 0.0}
         views = 0
         began = perf_counter()
@@ -116,16 +89,16 @@ class AsyncRolloutImpl:
             paths: Sequence[ShellPath] | None = next(rollout)
             while paths is not None:
                 asked = perf_counter()
-                states = await self._batcher().evaluate([StateRequest(root.root, seed, path) for path in paths])
+                states = await self._batcher().evaluate([StateRequest(task.root, seed, path) for path in paths])
                 views += sum(int(state.shell.actor_action_mask.sum()) for state in states)
                 scored = perf_counter()
                 paths, chains = self._select_view(rollout, dict(zip(paths, states, strict=True)))
                 timings["score"] += scored - asked
                 timings["select"] += perf_counter() - scored
         except Exception as error:
-            raise RolloutFailed(f"{root.root.name}: rollout {traj_idx} (seed {seed}) failed: {error}") from error
+            raise RolloutFailed(f"{task.root.name}: rollout {traj_idx} (seed {seed}) failed: {error}") from error
         timings["total"] = perf_counter() - began
-        return completion_of(root, recipe, traj_idx, seed, chains, views, timings)
+        return completion_of(task, recipe, traj_idx, seed, chains, views, timings)
 
     def _select_view(
         self, rollout: Expansion, states: Mapping[ShellPath, EvaluatedState]
@@ -137,10 +110,10 @@ class AsyncRolloutImpl:
             return None, stop.value
 
     def _aggregate_rollout_metrics(
-        self, root: RolloutTask, completions: Sequence[RolloutCompletion], seconds: float
+        self, task: RolloutTask, completions: Sequence[RolloutCompletion], seconds: float
     ) -> Metrics:
         began = perf_counter()
-        metrics = group_metrics(root.recipe.name, completions)
+        metrics = group_metrics(task.recipe.name, completions)
         metrics["per_worker_view_counts"] = self._batcher().per_worker_view_counts
         metrics |= timing_metrics(completions, seconds, began)
         return metrics
@@ -174,9 +147,9 @@ class RolloutManager:
         else:
             self._impl = AsyncRolloutImpl(num_generations_per_root, scorer, max_rollout_steps, limits)
 
-    async def run_rollout(self, root: RolloutTask) -> RolloutGroupRecord:
+    async def run_rollout(self, task: RolloutTask) -> RolloutGroupRecord:
         """The root's group of rollouts."""
-        return await self._impl.run_rollout(root)
+        return await self._impl.run_rollout(task)
 
     async def aclose(self) -> None:
         """Let go of the running loop's threads or connections."""

@@ -1,1 +1,1 @@
-"""What is spoken with a rollout server: messages, their codec, and the client. The manager and the collector use it."""
+"""Talking to rollout servers: messages, their codec, the client and its retries. Manager and collector use it."""

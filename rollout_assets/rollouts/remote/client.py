@@ -1,45 +1,42 @@
-"""Asking a rollout server for rows, and reading its lines as they come."""
+"""The one HTTP client of rollout servers: connections, token, idempotency key, and what each status means.
+
+What the server says becomes a typed error: ``ServerUnavailable`` when asking again may help, ``RowRefused`` when a
+field of the request is at fault, ``AnswerRefused`` when the answer cannot be used, and ``ServerError`` otherwise.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
-from collections.abc import AsyncIterator, Sequence
+import math
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import httpx
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import ValidationError
 
-from rollout_assets.config import Seconds
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import AnswerRefused, RowRefused, ServerError, ServerUnavailable
 from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult
 
-_COME_AGAIN = {408, 429, 502, 503, 504}
+BUSY = 429
+LONGEST_RETRY_AFTER_S = 60.0
+"""A server may ask for a longer pause; it is not waited for."""
 
+_TRANSIENT = {408, BUSY}
+"""Statuses below 500 that a later request may not meet."""
 
-class GymServerConfig(BaseModel):
-    """Where rollouts are run, and how long and how often to ask.
-
-    ``deadline_s`` holds for a whole group, further attempts included. A server that says nothing for ``silence_s``, not
-    even a heartbeat, counts as gone.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    url: Annotated[str, Field(pattern=r"^https?://[^/\s]+$")]
-    token: SecretStr | None = None
-    deadline_s: Seconds = 600.0
-    attempts: Annotated[int, Field(ge=1)] = 4
-    connect_s: Seconds = 5.0
-    silence_s: Seconds = 30.0
+_SHOWN_CHARACTERS, _ID_CHARACTERS = 200, 64
 
 
 @dataclass(frozen=True)
-class RowFailure:
-    """What a server says of a row that it could not run."""
+class RequestFailure:
+    """What a server says of one request of a batch that it could not run."""
 
     row_index: int
     error_class: str
@@ -47,84 +44,136 @@ class RowFailure:
     transient: bool
 
 
-class GymClient:
-    """One server, over connections that are kept open per event loop."""
+class RolloutClient:
+    """One server.
 
-    def __init__(self, config: GymServerConfig) -> None:
-        self.config = config
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
+    Each request under way has a connection of its own, kept open for the next one of its event loop: what a shared
+    ``httpx`` client does for a request grows with the number of its connections. ``in_flight`` and ``sent`` count
+    requests, so that a caller with several servers can choose. A server that says nothing for ``silence_s``, not even a
+    heartbeat, counts as gone.
+    """
 
-    async def answers(
-        self, rows: Sequence[RolloutRequest], idempotency_key: str
-    ) -> AsyncIterator[RolloutResult | RowFailure]:
-        """What the server says of rows, in its order; it may end early. Leaving off cancels the rest on the server.
+    def __init__(
+        self, url: str, token: str | None = None, *, connect_s: float | None = None, silence_s: float | None = None
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.in_flight = self.sent = 0
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._timeout = httpx.Timeout(silence_s, connect=connect_s)
+        self._verify = ssl.create_default_context() if url.startswith("https://") else False
+        self._idle: WeakKeyDictionary[asyncio.AbstractEventLoop, list[httpx.AsyncClient]] = WeakKeyDictionary()
 
-        ``ServerUnavailable`` when asking again may help, another ``ServerError`` when it does not.
-        """
-        body = {"rows": [row.model_dump(mode="json", by_alias=True, exclude_none=True) for row in rows]}
-        headers = {"Idempotency-Key": idempotency_key}
+    async def health(self, timeout_s: float) -> dict[str, Any]:
+        """What the server says it serves."""
         try:
-            async with self._client().stream("POST", "/run_rollouts", json=body, headers=headers) as response:
-                if response.status_code != httpx.codes.OK:
-                    await response.aread()
-                    raise self._refusal(response)
-                async for line in _lines(response):
-                    answer = self._read(line)
-                    if answer is not None:
-                        yield answer
-        except httpx.HTTPError as error:
-            raise ServerUnavailable(f"{self.config.url}: {type(error).__name__}: {error or 'no answer'}") from error
+            async with asyncio.timeout(timeout_s), self._answer("GET", "/health") as response:
+                said = json.loads(await response.aread())
+        except TimeoutError:
+            raise ServerUnavailable(f"{self.url}: no answer within {timeout_s:g} s") from None
+        except ValueError as error:
+            raise AnswerRefused(f"{self.url}: /health is not that of a rollout server: {error}") from None
+        if not isinstance(said, dict):
+            raise AnswerRefused(f"{self.url}: /health is not that of a rollout server: {said!r}")
+        return said
+
+    async def run(self, request: RolloutRequest) -> RolloutResult:
+        """The result of one request. Sent again, it is answered from the server's memory and not run again."""
+        body = request.model_dump_json(by_alias=True, exclude_none=True).encode()
+        async with self._answer("POST", "/run", body, hashlib.sha256(body).hexdigest()) as response:
+            answer = await response.aread()
+        return self._result(answer)
+
+    async def stream(
+        self, requests: Sequence[RolloutRequest], idempotency_key: str
+    ) -> AsyncGenerator[RolloutResult | RequestFailure]:
+        """What the server says of each request, in its order; it may end early. Leaving the loop cancels the rest."""
+        rows = [request.model_dump(mode="json", by_alias=True, exclude_none=True) for request in requests]
+        body = json.dumps({"rows": rows}).encode()
+        async with self._answer("POST", "/run_rollouts", body, idempotency_key) as response:
+            async for line in _lines(response):
+                answer = self._line(line)
+                if answer is not None:
+                    yield answer
 
     async def aclose(self) -> None:
         """Close the running loop's connections."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.aclose()
+        for http in self._idle.pop(asyncio.get_running_loop(), []):
+            await http.aclose()
 
-    def _client(self) -> httpx.AsyncClient:
-        loop = asyncio.get_running_loop()
-        if loop not in self._clients:
-            token = self.config.token
-            self._clients[loop] = httpx.AsyncClient(
-                base_url=self.config.url,
-                headers={} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"},
-                timeout=httpx.Timeout(self.config.silence_s, connect=self.config.connect_s),
-                trust_env=False,
-            )
-        return self._clients[loop]
-
-    def _read(self, line: bytes) -> RolloutResult | RowFailure | None:
-        """A line's answer; None for a heartbeat."""
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, body: bytes | None = None, key: str | None = None
+    ) -> AsyncIterator[httpx.Response]:
+        """An answer of status 200 whose content is still to be read; anything else is a typed error."""
+        headers = {} if body is None else {"Content-Type": "application/json", "Idempotency-Key": key or ""}
+        idle = self._idle.setdefault(asyncio.get_running_loop(), [])
+        http = idle.pop() if idle else self._connect()
+        self.sent += 1
+        self.in_flight += 1
         try:
-            if line.startswith((b'{"heartbeat"', b'{"_rowidx"')):
-                said = json.loads(line)
-                return None if "heartbeat" in said else _failure(said)
-            return RolloutResult.model_validate_json(line)
-        except ValidationError as error:
-            problems = problems_text(error, RolloutResult)
-            raise AnswerRefused(f"{self.config.url}: a line is not a result: {problems}") from None
+            async with http.stream(method, f"{self.url}{path}", content=body, headers=headers) as response:
+                if response.status_code != httpx.codes.OK:
+                    await response.aread()
+                    raise self._refusal(response)
+                yield response
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            kind = type(error).__name__
+            raise ServerUnavailable(f"{self.url}: {kind}: {error or 'no answer'}", error_class=kind) from error
+        finally:
+            self.in_flight -= 1
+            idle.append(http)
+
+    def _connect(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(headers=self._headers, timeout=self._timeout, verify=self._verify, trust_env=False)
+
+    def _line(self, line: bytes) -> RolloutResult | RequestFailure | None:
+        """A line's answer; None for a heartbeat."""
+        if not line.startswith((b'{"heartbeat"', b'{"_rowidx"')):
+            return self._result(line, "a line")
+        try:
+            said = json.loads(line)
+            return None if "heartbeat" in said else _failure(said)
         except (ValueError, KeyError, TypeError) as error:
-            raise AnswerRefused(f"{self.config.url}: a line cannot be read: {error!r}: {line[:80]!r}") from None
+            raise AnswerRefused(f"{self.url}: a line cannot be read: {error!r}: {line[:80]!r}") from None
+
+    def _result(self, answer: bytes, what: str = "the answer") -> RolloutResult:
+        try:
+            return RolloutResult.model_validate_json(answer)
+        except ValidationError as error:
+            raise AnswerRefused(f"{self.url}: {what} is not a result: {problems_text(error, RolloutResult)}") from None
 
     def _refusal(self, response: httpx.Response) -> ServerError | RowRefused:
-        """The error that a status other than 200 stands for."""
+        """The error that a status other than 200 stands for. What the server itself says of it goes first."""
+        status = response.status_code
+        transient = status in _TRANSIENT or status >= httpx.codes.INTERNAL_SERVER_ERROR
         try:
             said = response.json()["error"]
-            message, field = str(said["message"]), said.get("field")
-        except (ValueError, KeyError, TypeError):
-            message, field = response.text[:200] or "no reason given", None
-        if field is not None:
-            return RowRefused(str(field), f"{message} (said {self.config.url})")
-        told = f"{self.config.url}: {response.status_code}: {message}"
-        if response.status_code in _COME_AGAIN:
-            after = response.headers.get("retry-after", "")
-            return ServerUnavailable(told, float(after) if after.isdigit() else 0.0)
-        return ServerError(told)
+            kind, message, field = str(said["class"]), str(said["message"]), said.get("field")
+            transient = bool(said.get("transient", transient)) or status == BUSY
+        except (ValueError, KeyError, TypeError, AttributeError):
+            kind, message, field = f"HTTP{status}", response.text[:_SHOWN_CHARACTERS] or "no reason given", None
+        if field is not None and not transient:
+            return RowRefused(str(field), f"{message} (said {self.url})")
+        request_id = response.headers.get("X-Request-Id", "")[:_ID_CHARACTERS]
+        shown = f"{self.url}: {status}: {message}" + (f" (request {request_id})" if request_id else "")
+        if transient:
+            after = _retry_after(response)
+            return ServerUnavailable(shown, after, busy=status == BUSY, error_class=kind)
+        return ServerError(shown, error_class=kind)
 
 
-def _failure(said: dict[str, Any]) -> RowFailure:
+def _retry_after(response: httpx.Response) -> float:
+    """Seconds that the server asks to wait; 0 when it does not say, or names a date."""
+    try:
+        seconds = float(response.headers.get("Retry-After", ""))
+    except ValueError:
+        return 0.0
+    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER_S) if math.isfinite(seconds) else 0.0
+
+
+def _failure(said: dict[str, Any]) -> RequestFailure:
     error = said["error"]
-    return RowFailure(int(said["_rowidx"]), str(error["class"]), str(error["message"]), bool(error["transient"]))
+    return RequestFailure(int(said["_rowidx"]), str(error["class"]), str(error["message"]), bool(error["transient"]))
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:

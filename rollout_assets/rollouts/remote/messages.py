@@ -1,4 +1,4 @@
-"""One rollout asked for, and one rollout answered, as JSON: what collection files hold and what a server speaks."""
+"""A rollout request and its result as JSON: what collection files hold and what a server reads and writes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Payload = Literal["chains", "record"]
 
 
 class _Message(BaseModel):
-    """Unknown keys are refused; underscored keys are the collector's own stamps."""
+    """Unknown keys are refused. Keys that begin with an underscore are the collector's own stamps."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class AgentRef(_Message):
-    """Who runs a row: a recipe by its name."""
+    """Who runs a request: a recipe by its name."""
 
     name: Annotated[str, Field(min_length=1)]
 
 
 class RolloutParams(_Message):
-    """What a row changes about its recipe; a field left out keeps the recipe's value."""
+    """What a request changes about its recipe; a field left out keeps the recipe's value."""
 
     max_rollout_steps: Annotated[int, Field(ge=1)] | None = None
     horizon: Annotated[int, Field(ge=1)] | None = None

@@ -1,11 +1,12 @@
-"""The rollout server: rows in, results out, over HTTP.
+"""The rollout server: requests in, results out, over HTTP.
 
     GET  /health             what is served, with hashes, and how busy it is
-    POST /run                one row -> one result
+    POST /run                one rollout request -> one result
     POST /run_rollouts       {"rows": [...]} with ``_rowidx`` each -> JSON lines in completion order, with heartbeats
     POST /aggregate_metrics  {"results": [...]} -> metrics per agent
 
-A row that fails is an error in its own answer. The same ``Idempotency-Key`` with the same row is run once.
+A rollout that fails is an error in its own answer. The same ``Idempotency-Key`` with the same request is run once.
+Every answer has an ``X-Request-Id``.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from rollout_assets.errors import RolloutAssetsError
 from rollout_assets.metrics.results import aggregate_results
 from rollout_assets.rollouts.remote.messages import RolloutRequest
-from rollout_assets.serving.http_errors import (
+from rollout_assets.serving.error_entries import error_entry, error_status
+from rollout_assets.serving.server.http_errors import (
     RequestRefused,
-    error_entry,
+    log_failure,
     on_failure,
     on_gone,
     on_http,
@@ -93,28 +95,28 @@ class _Routes:
         self._answers = IdempotencyCache(options.remembered_bytes)
 
     async def health(self, _request: Request) -> Response:
-        said = self._service.describe()
+        description = self._service.describe()
         limits = {"in_flight": self._admission.in_flight, "max_in_flight": self._admission.limit}
-        return JSONResponse({"status": "ok"} | said | limits)
+        return JSONResponse({"status": "ok"} | description | limits)
 
     async def run(self, request: Request) -> Response:
         async with self._bodies.read(request) as body:
-            row = RolloutRequest.model_validate_json(body)
+            rollout = RolloutRequest.model_validate_json(body)
         key = _idempotency_key(request)
         self._admission.enter(1)
         try:
-            answer = await while_client_waits(request.receive, self._answer(row, key))
+            answer = await while_client_waits(request.receive, self._answer(rollout, key))
         finally:
             self._admission.leave()
         return Response(answer, media_type="application/json")
 
     async def run_rollouts(self, request: Request) -> Callable[..., Any]:
         async with self._bodies.read(request) as body:
-            rows = _Batch.model_validate_json(body).rows
-        _refuse_bad_indices(rows)
+            rollouts = _Batch.model_validate_json(body).rows
+        _refuse_bad_indices(rollouts)
         key = _idempotency_key(request)
-        self._admission.enter(len(rows))
-        tasks = [asyncio.ensure_future(self._line(row, key)) for row in rows]
+        self._admission.enter(len(rollouts))
+        tasks = [asyncio.ensure_future(self._line(rollout, key, request.scope)) for rollout in rollouts]
         for task in tasks:
             task.add_done_callback(self._admission.leave)
         return LineStream(tasks, self._options.heartbeat_s, self._options.body_timeout_s)
@@ -124,20 +126,25 @@ class _Routes:
             metrics = await asyncio.to_thread(_aggregated, body)
         return Response(metrics, media_type="application/json")
 
-    async def _answer(self, row: RolloutRequest, key: str | None) -> bytes:
+    async def _answer(self, rollout: RolloutRequest, key: str | None) -> bytes:
         async def work() -> bytes:
-            return (await self._service.run(row)).model_dump_json(by_alias=True).encode()
+            return (await self._service.run(rollout)).model_dump_json(by_alias=True).encode()
 
         if key is None:
             return await work()
-        digest = hashlib.sha256(row.model_dump_json(by_alias=True).encode()).hexdigest()
+        digest = hashlib.sha256(rollout.model_dump_json(by_alias=True).encode()).hexdigest()
         return await self._answers.answer((key, digest), work)
 
-    async def _line(self, row: RolloutRequest, key: str | None) -> bytes:
+    async def _line(self, rollout: RolloutRequest, key: str | None, scope: Scope) -> bytes:
         try:
-            return await self._answer(row, key)
+            return await self._answer(rollout, key)
         except Exception as error:
-            return json.dumps({"_rowidx": row.row_index, "error": error_entry(error)}).encode()
+            entry = error_entry(error)
+            reason = f"_rowidx {rollout.row_index}: {entry['message']}"
+            log_failure(scope, error_status(error), entry["class"], reason, error)
+            return json.dumps(
+                {"_rowidx": rollout.row_index, "error": entry, "request_id": scope["request_id"]}
+            ).encode()
 
 
 def _aggregated(body: bytes) -> bytes:
@@ -152,11 +159,11 @@ def _idempotency_key(request: Request) -> str | None:
     return key
 
 
-def _refuse_bad_indices(rows: tuple[RolloutRequest, ...]) -> None:
-    """Results come in any order, so every row needs an index that is its own."""
+def _refuse_bad_indices(rollouts: tuple[RolloutRequest, ...]) -> None:
+    """Results come in any order, so every rollout needs an index of its own."""
     seen: set[int] = set()
-    for position, row in enumerate(rows):
-        if row.row_index is None or row.row_index in seen:
-            problem = "is missing" if row.row_index is None else f"{row.row_index} was given before"
+    for position, rollout in enumerate(rollouts):
+        if rollout.row_index is None or rollout.row_index in seen:
+            problem = "is missing" if rollout.row_index is None else f"{rollout.row_index} was given before"
             raise RequestRefused(422, f"rows[{position}]._rowidx: {problem}; every row needs its own")
-        seen.add(row.row_index)
+        seen.add(rollout.row_index)

@@ -1,4 +1,4 @@
-"""Rollout servers as child processes: started together, waited for by name, and stopped whatever happens."""
+"""Rollout servers as child processes: started together, waited for, and stopped whatever happens."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-import httpx
-
-from rollout_assets.errors import ServerUnavailable
+from rollout_assets.errors import ServerError, ServerUnavailable
+from rollout_assets.rollouts.remote.client import RolloutClient
 
 _POLL_S = 0.05
+_HEALTH_TIMEOUT_S = 2.0
 _TAIL_LINES = 12
 
-_ON_A_LEASH = """
+_ENDS_WITH_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 if os.getppid() != {parent}:
-    sys.exit("whoever started this server is gone")
+    sys.exit("the process that started this server has ended")
 from rollout_assets.cli import main
 main()
 """
@@ -52,7 +52,7 @@ class _Waiting:
     stop: asyncio.Event | None
 
     def goes_on(self) -> bool:
-        """Whether there is time left; being told to stop cancels the waiting."""
+        """Whether there is time left; a request to stop cancels the waiting."""
         if self.stop is not None and self.stop.is_set():
             raise asyncio.CancelledError
         return monotonic() < self.deadline
@@ -60,10 +60,10 @@ class _Waiting:
 
 @asynccontextmanager
 async def server_fleet(options: FleetOptions, stop: asyncio.Event | None = None) -> AsyncIterator[tuple[str, ...]]:
-    """Addresses of running, healthy servers; on the way out all are stopped, in bounded time.
+    """Addresses of running, healthy servers; in the end all are stopped, in bounded time.
 
     A server that is not healthy by the deadline is ``ServerUnavailable`` with its name and the end of its log. Servers
-    are sessions of their own: a Ctrl-C in the terminal is the caller's to handle, and ``stop`` ends the waiting.
+    have sessions of their own, so a Ctrl-C in the terminal reaches the caller only; ``stop`` ends the waiting.
     """
     with tempfile.TemporaryDirectory(prefix="rollout-servers-") as folder:
         servers: list[ServerProcess] = []
@@ -84,10 +84,10 @@ class ServerProcess:
         folder.mkdir()
         self.name = name
         self._ready_file, self._log = folder / "ready", folder / "log"
-        self._token_env = options.token_env
+        self._token = None if options.token_env is None else os.environ.get(options.token_env)
         serve = ["serve", "-c", options.campaign, "--port", "0", "--ready-file", str(self._ready_file)]
         serve += ["--token-env", options.token_env] if options.token_env is not None else []
-        code = _ON_A_LEASH.format(parent=os.getpid())
+        code = _ENDS_WITH_PARENT.format(parent=os.getpid())
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code, *serve, *options.arguments],
@@ -99,18 +99,14 @@ class ServerProcess:
 
     async def ready(self, waiting: _Waiting) -> str:
         """The address, once the server says that it is healthy."""
-        headers = {"Authorization": f"Bearer {os.environ.get(self._token_env, '')}"} if self._token_env else {}
-        async with httpx.AsyncClient(trust_env=False, timeout=2.0, headers=headers) as http:
-            while waiting.goes_on():
-                if (code := self.process.poll()) is not None:
-                    raise ServerUnavailable(
-                        f"{self.name} ended with exit code {code} before it was ready{self._tail()}"
-                    )
-                if self._ready_file.exists():
-                    url = self._ready_file.read_text().strip()
-                    if await _healthy(http, url):
-                        return url
-                await asyncio.sleep(_POLL_S)
+        while waiting.goes_on():
+            if (code := self.process.poll()) is not None:
+                raise ServerUnavailable(f"{self.name} ended with exit code {code} before it was ready{self._tail()}")
+            if self._ready_file.exists():
+                url = self._ready_file.read_text().strip()
+                if await _is_healthy(RolloutClient(url, self._token)):
+                    return url
+            await asyncio.sleep(_POLL_S)
         raise ServerUnavailable(
             f"{self.name} (process {self.process.pid}) was not healthy after {waiting.allowed_s:g} s{self._tail()}"
         )
@@ -120,15 +116,18 @@ class ServerProcess:
         return "; the end of its log:" + "".join(f"\n  {line}" for line in lines) if lines else "; its log is empty"
 
 
-async def _healthy(http: httpx.AsyncClient, url: str) -> bool:
+async def _is_healthy(server: RolloutClient) -> bool:
     try:
-        return (await http.get(f"{url}/health")).status_code == httpx.codes.OK
-    except httpx.HTTPError:
+        await server.health(_HEALTH_TIMEOUT_S)
+    except ServerError:
         return False
+    finally:
+        await server.aclose()
+    return True
 
 
 def _stop(servers: Sequence[ServerProcess], limit_s: float) -> None:
-    """SIGTERM to all, and SIGKILL to those that are still there after the limit."""
+    """SIGTERM to all, and SIGKILL to those that still run after the limit."""
     deadline = monotonic() + limit_s
     for server in servers:
         if server.process.poll() is None:

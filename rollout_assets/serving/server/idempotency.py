@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cachetools import LRUCache
 
 Name = tuple[str, str]
-"""The client's key, and the digest of the row it came with."""
+"""The client's key, and the digest of the request it came with."""
 
 
 @dataclass(eq=False)
@@ -20,10 +20,10 @@ class _UnderWay:
 
 
 class IdempotencyCache:
-    """Runs work once per name while its answer is remembered; the oldest answers go when ``max_bytes`` is reached.
+    """Runs work once per name while its answer is remembered; the oldest answers are dropped at ``max_bytes``.
 
-    Those who ask for a name that is being worked on wait for the same work. When the last of them goes away, so does
-    the work. A failure is told to all who wait and remembered by none, so it can be tried again.
+    Callers with the same name wait for the same work. When the last of them goes away, the work is cancelled. A failure
+    is raised for all who wait and is not remembered, so it can be tried again.
     """
 
     def __init__(self, max_bytes: int) -> None:

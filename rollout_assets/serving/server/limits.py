@@ -1,16 +1,18 @@
-"""What keeps a server within bounds: the gate before every route, bodies by size, rows in flight."""
+"""What keeps a server within bounds: the gate before every route, bodies by size, rollouts in flight."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import re
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rollout_assets.serving.http_errors import RequestRefused
+from rollout_assets.serving.server.http_errors import RequestRefused
 from rollout_assets.serving.server.options import ServerOptions
 
 BODIES_AT_ONCE = 8
@@ -19,9 +21,15 @@ BODIES_AT_ONCE = 8
 CLOSE = {"Connection": "close"}
 """What is left of a refused request is not read."""
 
+REQUEST_ID = b"x-request-id"
+_SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
 
 class Gate:
-    """Lets a request through when it carries the token and the server is not going down."""
+    """Lets a request through when it carries the token and the server is not going down.
+
+    Every request has an id: the client's own, or a new one. The answer carries it, and so does the log.
+    """
 
     def __init__(self, app: ASGIApp, options: ServerOptions) -> None:
         self._app = app
@@ -30,15 +38,29 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        refused = self._refusal(scope) if scope["type"] == "http" else None
-        await (self._app if refused is None else refused.response())(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        scope["request_id"] = self._request_id(headers.get(REQUEST_ID, b"").decode("latin-1"))
 
-    def _refusal(self, scope: Scope) -> RequestRefused | None:
-        if self._expected is not None:
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
-                needed = "a bearer token is needed, and it must be this server's"
-                return RequestRefused(401, needed, headers={"WWW-Authenticate": "Bearer"})
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (REQUEST_ID, scope["request_id"].encode())]
+            await send(message)
+
+        refused = self._refusal(headers.get(b"authorization", b""))
+        await (self._app if refused is None else refused.response(scope))(scope, receive, send_with_id)
+
+    def _request_id(self, given: str) -> str:
+        """The client's id, if it is short, plain and not the token."""
+        is_token = self._expected is not None and self._expected.endswith(f" {given}".encode())
+        return given if _SANE_ID.fullmatch(given) and not is_token else uuid.uuid4().hex
+
+    def _refusal(self, given: bytes) -> RequestRefused | None:
+        if self._expected is not None and not hmac.compare_digest(given, self._expected):
+            needed = "a bearer token is needed, and it must be this server's"
+            return RequestRefused(401, needed, headers={"WWW-Authenticate": "Bearer"})
         if self.closing:
             return RequestRefused(
                 503, "the server is shutting down; ask another, or later", transient=True, headers=CLOSE
@@ -47,7 +69,7 @@ class Gate:
 
 
 class Bodies:
-    """Reads bodies, each within its limit, and all that are held at one time within theirs."""
+    """Reads bodies: each within its limit, and all that are in memory together within theirs."""
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
@@ -93,14 +115,14 @@ class Bodies:
 
 
 class Admission:
-    """Counts rows that are run or wait for it; a row more than the limit is not taken in."""
+    """Counts rollouts that are run or wait for it; one more than the limit is not accepted."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.in_flight = 0
 
     def enter(self, rows: int) -> None:
-        """Take in all rows of a request or none of them."""
+        """Accept all rollouts of a request or none of them."""
         if rows > self.limit:
             raise RequestRefused(413, f"a request may ask for {self.limit} rows, got {rows}; ask in several")
         if self.in_flight + rows > self.limit:
@@ -108,10 +130,10 @@ class Admission:
         self.in_flight += rows
 
     def leave(self, _task: asyncio.Future[bytes] | None = None) -> None:
-        """One row is done, however it ended."""
+        """One rollout has ended, in whatever way."""
         self.in_flight -= 1
 
 
 def busy(why: str) -> RequestRefused:
-    """429: come again in a second."""
+    """429 that asks the client to come again in a second."""
     return RequestRefused(429, why, transient=True, headers={"Retry-After": "1"})

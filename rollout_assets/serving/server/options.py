@@ -11,7 +11,7 @@ from rollout_assets.config import Count, Seconds
 
 
 class ServerOptions(BaseModel):
-    """One server's settings. Beyond loopback it takes no request without the token."""
+    """One server's settings. Beyond loopback it accepts no request without the token."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -19,19 +19,19 @@ class ServerOptions(BaseModel):
     port: Annotated[int, Field(ge=0, le=65_535)] = 0
     """0 takes any free port."""
     token: SecretStr | None = None
-    """What ``Authorization: Bearer`` must carry; never shown."""
+    """The token that ``Authorization: Bearer`` must carry; never shown."""
     max_body_bytes: Count = 16 << 20
     """Size of one request's body."""
     max_in_flight: Count = 256
-    """Rows that are being run or wait for it, over all requests; also the most that one request may ask for."""
+    """Rollouts that are run or wait for it, over all requests; also the most that one request may ask for."""
     remembered_bytes: Count = 64 << 20
     """Results kept for requests that come again with their idempotency key."""
     heartbeat_s: Seconds = 5.0
-    """A stream with nothing to say says so this often."""
+    """Seconds after which a stream without a new line sends a heartbeat."""
     body_timeout_s: Seconds = 30.0
-    """How long a client may take to send its body, or to take a piece of an answer."""
+    """How long a client may take to send its body, or to read a piece of an answer."""
     shutdown_s: Seconds = 10.0
-    """How long requests under way may take to end once the server is told to stop."""
+    """How long requests under way may take to end once the server is asked to stop."""
 
     @field_validator("token")
     @classmethod

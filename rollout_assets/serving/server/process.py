@@ -1,4 +1,4 @@
-"""A server process: bind, warm up, serve, and end in bounded time when told to."""
+"""A server process: bind, warm up, serve, and end in bounded time when asked to stop."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from rollout_assets.serving.service import RolloutService
 
 MAX_CONNECTIONS = 2_048
 KEEP_ALIVE_S = 75
-"""Longer than clients keep their idle connections, so that it is they who let go."""
+"""Longer than clients keep their idle connections, so that the client closes them."""
 
 CLOSING_S = 5.0
-"""For the service's threads to end after the last request, and again for the interpreter."""
+"""Time for the service's threads to end after the last request, and as long again for the interpreter."""
 
 OnReady = Callable[[str], None]
 
 
 def bind(options: ServerOptions) -> socket.socket:
-    """A socket that holds the address but takes no connection yet."""
+    """A socket that holds the address but accepts no connection yet."""
     where = f"{options.host} port {options.port}"
     try:
         family = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0][0]
@@ -48,10 +48,10 @@ def bind(options: ServerOptions) -> socket.socket:
     return listener
 
 
-def serve(service: RolloutService, options: ServerOptions, listener: socket.socket, on_ready: OnReady) -> None:
-    """Serve until SIGTERM or SIGINT. ``on_ready`` is told the address once requests are taken, kernels warm.
+def run_server(service: RolloutService, options: ServerOptions, listener: socket.socket, on_ready: OnReady) -> None:
+    """Serve until SIGTERM or SIGINT. ``on_ready`` gets the address once kernels are loaded and requests are accepted.
 
-    Ends within ``shutdown_s`` and twice ``CLOSING_S``, whatever clients and device do.
+    It ends within ``shutdown_s`` plus twice ``CLOSING_S``, whatever clients and device do.
     """
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -99,7 +99,7 @@ class _Server(uvicorn.Server):
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests under way end, then the launches."""
+        """Wait for requests under way, then for the device launches."""
         await super().shutdown(sockets)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._service.aclose(), CLOSING_S)
@@ -111,7 +111,7 @@ class _Server(uvicorn.Server):
 
 
 def _ignored(_sig: int, _frame: FrameType | None) -> None:
-    """uvicorn raises its signals again when it has ended; they have been heeded by then."""
+    """uvicorn raises its signals again when it has ended; they have been handled by then."""
 
 
 def _leave_in_bounded_time() -> None:

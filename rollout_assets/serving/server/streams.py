@@ -1,4 +1,4 @@
-"""Answers that watch their client: work stops when nobody waits for it any more."""
+"""Answers that watch their client: work is cancelled when nobody waits for it any more."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def while_client_waits(receive: Receive, work: Coroutine[Any, Any, bytes])
 
 
 class LineStream:
-    """An ASGI answer of JSON lines in completion order, with heartbeats while there is nothing to tell.
+    """An ASGI answer of JSON lines in completion order, with heartbeats while no line is ready.
 
     A client that goes away, or takes no bytes for ``patience_s``, cancels what is left of the work.
     """
@@ -41,7 +41,7 @@ class LineStream:
         beats = 0
         try:
             headers = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
-            await self._say(send, {"type": "http.response.start", "status": 200, "headers": headers})
+            await self._send(send, {"type": "http.response.start", "status": 200, "headers": headers})
             while waiting:
                 done, _ = await asyncio.wait(
                     {*waiting, gone}, timeout=self._heartbeat_s, return_when=asyncio.FIRST_COMPLETED
@@ -53,14 +53,14 @@ class LineStream:
                 if not done:
                     beats += 1
                     lines = b'{"heartbeat": %d}\n' % beats
-                await self._say(send, {"type": "http.response.body", "body": lines, "more_body": True})
-            await self._say(send, {"type": "http.response.body", "body": b""})
+                await self._send(send, {"type": "http.response.body", "body": lines, "more_body": True})
+            await self._send(send, {"type": "http.response.body", "body": b""})
         except (OSError, TimeoutError):
             return
         finally:
             await _cancel((*waiting, gone))
 
-    async def _say(self, send: Send, message: Message) -> None:
+    async def _send(self, send: Send, message: Message) -> None:
         async with asyncio.timeout(self._patience_s):
             await send(message)
 

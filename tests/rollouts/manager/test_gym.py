@@ -24,15 +24,15 @@ from rollout_assets.errors import (
 )
 from rollout_assets.rollouts.evaluation import StateEvaluator
 from rollout_assets.rollouts.generator import RolloutGenerator
-from rollout_assets.rollouts.manager.native import (
+from rollout_assets.rollouts.manager import (
     AsyncGymRolloutImpl,
     AsyncRolloutImpl,
     GymServerConfig,
     RolloutGroupRecord,
     RolloutManager,
     RolloutTask,
-    derived_seed,
 )
+from rollout_assets.rollouts.manager.completions import derived_seed
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.defs.campaigns import write_campaign
 from tests.rollouts.record_digest import digest

@@ -11,16 +11,15 @@ from rollout_assets.oracle.scorer import OracleScorer
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.manager.batching import BatchLimits, EvaluationBatcher
-from rollout_assets.rollouts.manager.native import (
+from rollout_assets.rollouts.manager.completions import (
     Action,
-    AsyncRolloutImpl,
     Observation,
     RolloutGroupRecord,
-    RolloutManager,
     RolloutTask,
     RootView,
     derived_seed,
 )
+from rollout_assets.rollouts.manager.native import AsyncRolloutImpl, RolloutManager
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.rollouts.record_digest import digest
 from tests.rollouts.test_generation import campaign

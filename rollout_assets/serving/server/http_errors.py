@@ -1,0 +1,109 @@
+"""Failed requests as a client and a log see them: a status, what went wrong, and the request's id in both.
+
+The log never holds a token, a header, a query or a body: it names the route, the status and the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
+
+from rollout_assets.config.problems import validation_problems
+from rollout_assets.errors import RolloutAssetsError, RowRefused
+from rollout_assets.serving.error_entries import INTERNAL, UNPROCESSABLE, error_entry, error_status
+
+logger = logging.getLogger(__name__)
+
+CLIENT_CLOSED_REQUEST = 499
+ROUTES = ("/health", "/run", "/run_rollouts", "/aggregate_metrics")
+_LOGGED_CHARACTERS = 300
+
+
+class RequestRefused(Exception):
+    """A request that is not run: the status to answer with, and why."""
+
+    def __init__(
+        self, status: int, message: str, *, transient: bool = False, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.status, self.message, self.transient, self.headers = status, message, transient, headers
+        super().__init__(message)
+
+    def response(self, scope: Scope, logged: str | None = None) -> Response:
+        """The answer; ``logged`` is the reason in the log when the message quotes what the client sent."""
+        entry = {"class": type(self).__name__, "message": self.message, "transient": self.transient}
+        log_failure(scope, self.status, type(self).__name__, logged or self.message)
+        return _error_response(scope, self.status, entry, self.headers)
+
+
+def log_failure(scope: Scope, status: int, kind: str, reason: str, error: Exception | None = None) -> None:
+    """One line about a failed request; with a traceback when the program itself is at fault."""
+    route = scope["path"] if scope["path"] in ROUTES else "an unknown path"
+    one_line = "".join(char if char.isprintable() else " " for char in reason[:_LOGGED_CHARACTERS])
+    own = error is None or isinstance(error, RolloutAssetsError)
+    logger.log(
+        logging.ERROR if status >= INTERNAL else logging.WARNING,
+        "request %s: %s %s: %d %s: %s",
+        scope["request_id"],
+        scope["method"],
+        route,
+        status,
+        kind,
+        one_line,
+        exc_info=None if own else error,
+    )
+
+
+async def on_refused(request: Request, error: Exception) -> Response:
+    """Handler of ``RequestRefused``."""
+    assert isinstance(error, RequestRefused)
+    return error.response(request.scope)
+
+
+async def on_malformed(request: Request, error: Exception) -> Response:
+    """Handler of a body that the route cannot read: 422 with every problem. The log has no values of the body."""
+    assert isinstance(error, ValidationError)
+    problems = [replace(problem, field=problem.field or "body") for problem in validation_problems(error)]
+    entry = {
+        "class": RowRefused.__name__,
+        "message": "; ".join(str(problem) for problem in problems),
+        "transient": False,
+        "field": problems[0].field,
+        "problems": [vars(problem) for problem in problems],
+    }
+    reasons = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
+    log_failure(request.scope, UNPROCESSABLE, RowRefused.__name__, reasons)
+    return _error_response(request.scope, UNPROCESSABLE, entry)
+
+
+async def on_http(request: Request, error: Exception) -> Response:
+    """Handler of unknown routes and methods."""
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail.lower()}"
+    return RequestRefused(error.status_code, message, headers=error.headers).response(request.scope, error.detail)
+
+
+async def on_gone(request: Request, _error: Exception) -> Response:
+    """Handler of a client that went away; nobody reads this answer."""
+    log_failure(request.scope, CLIENT_CLOSED_REQUEST, "ClientGone", "the client went away before its answer was ready")
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+async def on_failure(request: Request, error: Exception) -> Response:
+    """Handler of every other error: one request's failure does not touch the others."""
+    entry, status = error_entry(error), error_status(error)
+    log_failure(request.scope, status, entry["class"], entry["message"], error)
+    return _error_response(request.scope, status, entry)
+
+
+def _error_response(
+    scope: Scope, status: int, entry: Mapping[str, Any], headers: Mapping[str, str] | None = None
+) -> Response:
+    return JSONResponse({"error": entry, "request_id": scope["request_id"]}, status, headers)
