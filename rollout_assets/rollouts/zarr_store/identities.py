@@ -74,9 +74,9 @@ def target_row(lineage: RolloutLineage, source_row_id: int, dictionaries: Dictio
 class IdentityTable:
     """Rows of a table by identity; remembers the facts of each to refuse a second story."""
 
-    def __init__(self, table: Table, noun: str) -> None:
-        self._table = table
+    def __init__(self, table: Table, noun: str, identity: tuple[str, ...]) -> None:
         self._noun = noun
+        self._identity = identity
         self._rows: dict[tuple[Hashable, ...], tuple[int, bytes]] = {}
         assert table.key is not None
         self._key_column = table.key
@@ -85,8 +85,9 @@ class IdentityTable:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, key: tuple[Hashable, ...], row: Row, where: str) -> tuple[int, bool]:
-        """The row id of an identity, and whether it is new; facts that differ from the first ones are refused."""
+    def add(self, row: Row, where: str) -> tuple[int, bool]:
+        """The row id of a row's identity, and whether it is new; facts that differ from the first ones are refused."""
+        key = tuple(np.asarray(row[name]).item() for name in self._identity)
         fingerprint = b"".join(np.asarray(row[column.name], column.numpy_dtype).tobytes() for column in self._facts)
         known = self._rows.get(key)
         if known is None:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from rollout_assets.candidates.reasons import INVALID_REASON_CODES, InvalidReason, bitset_is_consistent
 from rollout_assets.candidates.shell import POSITION_IDS, STRATEGY_IDS
-from rollout_assets.rollouts.zarr_store.checks.findings import Findings, bad_rows
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import Block
+from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows
 from rollout_assets.rollouts.zarr_store.label_rules import (
     SMALLEST_ERROR,
     TELESCOPE_TOLERANCE,

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.geometry.poses import Float32, Float64
-from rollout_assets.rollouts.zarr_store.checks.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import Block, StoreUnderCheck
+from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.label_rules import SMALLEST_ERROR, TELESCOPE_TOLERANCE, running_sums
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, CUMULATIVE_OF, ROLLOUTS, STEPS
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.geometry.poses import finite_rigid
-from rollout_assets.rollouts.zarr_store.checks.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck
+from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.label_rules import VALID_BITSET, gt_label_is_valid
 from rollout_assets.rollouts.zarr_store.schema import (
     LINEAGE,

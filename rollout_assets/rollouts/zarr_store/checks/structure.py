@@ -20,24 +20,21 @@ from rollout_assets.rollouts.zarr_store.attributes import (
     root_attributes,
     source_coverage,
 )
-from rollout_assets.rollouts.zarr_store.checks.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck, known_arrays
 from rollout_assets.rollouts.zarr_store.chunks.arrays import decoding_threads
 from rollout_assets.rollouts.zarr_store.chunks.inventory import take_inventory
 from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, document_bytes, group_document
+from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     ROLLOUT_MANIFEST_VERSION,
     manifest_json_bytes,
 )
 from rollout_assets.rollouts.zarr_store.schema import (
-    CANDIDATE_DIAGNOSTICS,
     CANDIDATES,
     DICTIONARIES,
     GROUPS,
-    LINEAGE,
     PROTOCOL_PATH,
-    Q_H,
     REASON_BITS_PATH,
     REASON_NAMES_PATH,
     REASONS_BY_BIT,
@@ -46,12 +43,7 @@ from rollout_assets.rollouts.zarr_store.schema import (
     ROLLOUT_ZARR_SCHEMA_ID,
     ROLLOUT_ZARR_SCHEMA_VERSION,
     ROLLOUTS,
-    SELECTED_DEPTH,
     SOURCE_ROLES,
-    SOURCES,
-    STEPS,
-    TARGET_EVAL_CROPS,
-    TARGETS,
     TEXT_PATHS,
     array_paths,
 )
@@ -350,25 +342,8 @@ def _config(attributes: dict[str, Any]) -> RolloutZarrStoreConfig:
 
 
 def _counts(store: StoreUnderCheck) -> StoreCounts:
-    view = store.array(Q_H.path("candidate_row_id")).shape
-    return StoreCounts(
-        sources=store.rows(SOURCES),
-        targets=store.rows(TARGETS),
-        rollouts=store.rows(ROLLOUTS),
-        steps=store.rows(STEPS),
-        candidates=store.rows(CANDIDATES),
-        candidate_diagnostics=store.rows(CANDIDATE_DIAGNOSTICS),
-        selected_depths=store.rows(SELECTED_DEPTH),
-        target_eval_crops=store.rows(TARGET_EVAL_CROPS),
-        q_h_states=view[0],
-        q_h_max_candidates=view[1],
-    )
+    return StoreCounts.of(lambda path: store.array(path).shape)
 
 
 def _small_tables(store: StoreUnderCheck) -> SmallTables:
-    return SmallTables(
-        sources={name: store.column(SOURCES, name) for name in SOURCES.names},
-        lineage={name: store.column(LINEAGE, name) for name in LINEAGE.names},
-        targets={name: store.column(TARGETS, name) for name in TARGETS.names},
-        dictionaries={name: store.strings(name) for name in DICTIONARIES},
-    )
+    return SmallTables.of(store.column, {name: store.strings(name) for name in DICTIONARIES})

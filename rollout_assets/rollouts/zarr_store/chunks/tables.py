@@ -73,6 +73,11 @@ class Table:
         """The same table with only some of its columns."""
         return replace(self, columns=tuple(column for column in self.columns if column.name in names))
 
+    @property
+    def without_rasters(self) -> Table:
+        """The same table without its rasters."""
+        return self.part([name for name in self.names if name not in self.rasters])
+
     def row_bytes(self, dims: SelectedDims) -> int:
         """Bytes of one decoded row."""
         return sum(column.numpy_dtype.itemsize * int(np.prod(column.resolve(dims))) for column in self.columns)
