@@ -272,8 +272,11 @@ class SmallTables:
     @classmethod
     def of(cls, column: Callable[[Table, str], NDArray[Any]], dictionaries: Mapping[str, list[str]]) -> SmallTables:
         """From a function that reads a column."""
-        tables = ({name: column(table, name) for name in table.names} for table in (SOURCES, LINEAGE, TARGETS))
-        return cls(*tables, dictionaries)
+
+        def columns(table: Table) -> Columns:
+            return {name: column(table, name) for name in table.names}
+
+        return cls(columns(SOURCES), columns(LINEAGE), columns(TARGETS), dictionaries)
 
     def strings(self, columns: Columns, name: str, dictionary: str) -> list[str]:
         """Decoded strings of a column; "" where not given."""

@@ -16,7 +16,6 @@ import polars as pl
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
-from zarr.core.metadata.v3 import ArrayV3Metadata
 from zarr.storage import FsspecStore, LocalStore
 
 from rollout_assets.errors import StoreDamaged, StoreError
@@ -24,6 +23,11 @@ from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray, decoding_
 from rollout_assets.rollouts.zarr_store.chunks.files import BackendFiles, LocalFiles, StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.dictionaries import decode_strings
+from rollout_assets.rollouts.zarr_store.documents import (
+    consolidated_documents,
+    read_document,
+    root_attributes_of,
+)
 from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, parse_manifest
 from rollout_assets.rollouts.zarr_store.schema import DICTIONARIES, TABLES
 
@@ -33,24 +37,28 @@ _WORTH_THREADS = 1 << 21
 
 
 class OpenStore:
-    """The arrays and tables of one store; anything missing or altered is ``StoreDamaged`` when it is read."""
+    """The arrays and tables of one store; anything missing or altered is ``StoreDamaged`` when it is read.
+
+    ``attributes`` are those of the root.
+    """
 
     def __init__(self, store_dir: StoreLocation) -> None:
         self.location = str(store_dir)
-        self.files, backend = open_files(store_dir)
+        self.files, self._backend = open_files(store_dir)
         self._arrays: dict[str, RowArray] = {}
         try:
-            self.root = zarr.open_group(backend, mode="r", zarr_format=3)
-        except Exception as error:  # zarr raises many kinds for a root that is missing or broken
+            self._root = read_document(self.files, "")[1]
+            self.attributes = root_attributes_of(self._root)
+        except Exception as error:  # storage backends raise many kinds of errors
             raise StoreError(f"{self.location}: is not a rollout store: {error}") from None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.location!r})"
 
     @cached_property
-    def attributes(self) -> dict[str, Any]:
-        """Root attributes."""
-        return dict(self.root.attrs)
+    def root(self) -> zarr.Group:
+        """The store as a plain, read-only Zarr group."""
+        return zarr.open_group(self._backend, mode="r", zarr_format=3)
 
     def row_array(self, path: str) -> RowArray:
         """An array by path, to be read by rows; a missing one is ``StoreDamaged``."""
@@ -59,13 +67,13 @@ class OpenStore:
         return self._arrays[path]
 
     def _open_array(self, path: str) -> RowArray:
+        nodes = consolidated_documents(self._root)
+        if path not in nodes:
+            raise StoreDamaged(path, "is not in the store")
         try:
-            array = self.root[path]
-        except Exception as error:  # a missing key, or metadata that zarr cannot make sense of
-            raise StoreDamaged(path, f"is not in the store: {error}") from None
-        if not isinstance(array, zarr.Array) or not isinstance(array.metadata, ArrayV3Metadata):
-            raise StoreDamaged(path, "is not an array of Zarr format 3")
-        return RowArray(self.files, path, array.metadata, through_zarr=lambda: array)
+            return RowArray(self.files, path, nodes[path], through_zarr=lambda: self.root[path])
+        except (ValueError, AttributeError) as error:
+            raise StoreDamaged(path, f"is not an array of Zarr format 3: {error}") from None
 
     def array(self, path: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Rows of an array by slash-separated path; all of them by default."""

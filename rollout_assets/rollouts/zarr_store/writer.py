@@ -235,7 +235,7 @@ class RolloutZarrStoreWriter:
         assert digest == manifest_sha256(payload)
         self._on_step("manifest/after")
         root["manifest_sha256"] = digest
-        write_metadata(self.store_dir, written.metadata, groups, root, self._on_step)
+        write_metadata(self.store_dir, written.documents, groups, root, self._on_step)
         self._on_step("root")
         self._finished = True
         return RolloutZarrWriteResult(

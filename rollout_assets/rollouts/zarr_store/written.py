@@ -12,7 +12,7 @@ from rollout_assets.errors import StoreError
 from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray
 from rollout_assets.rollouts.zarr_store.chunks.files import LocalFiles
 from rollout_assets.rollouts.zarr_store.chunks.inventory import take_inventory
-from rollout_assets.rollouts.zarr_store.chunks.row_chunks import layout_of
+from rollout_assets.rollouts.zarr_store.chunks.row_chunks import ArrayDocument
 from rollout_assets.rollouts.zarr_store.chunks.sinks import WrittenArray
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 
@@ -29,9 +29,9 @@ class WrittenArrays:
         self._by_path |= {array.path: array for array in arrays}
 
     @property
-    def metadata(self) -> dict[str, Any]:
-        """Metadata of each array by path."""
-        return {path: array.metadata for path, array in self._by_path.items()}
+    def documents(self) -> dict[str, ArrayDocument]:
+        """The ``zarr.json`` of each array by path."""
+        return {path: array.document for path, array in self._by_path.items()}
 
     @property
     def content_sha256(self) -> dict[str, str]:
@@ -40,12 +40,12 @@ class WrittenArrays:
 
     def shape(self, path: str) -> tuple[int, ...]:
         """The shape of an array."""
-        return self._by_path[path].metadata.shape
+        return self._by_path[path].shape
 
     def column(self, table: Table, name: str, rows: slice = slice(0, None)) -> NDArray[Any]:
         """Rows of a column."""
         path = table.path(name)
-        return RowArray(self._files, path, self._by_path[path].metadata).read(rows.start, rows.stop)
+        return RowArray(self._files, path, self._by_path[path].document).read(rows.start, rows.stop)
 
     def columns(self, table: Table, names: Collection[str], rows: slice = slice(0, None)) -> dict[str, NDArray[Any]]:
         """Rows of some columns."""
@@ -56,9 +56,7 @@ class WrittenArrays:
         sizes = self._files.sizes()
         checksums = {}
         for path, array in self._by_path.items():
-            layout = layout_of(array.metadata)
-            assert layout is not None
-            inventory = take_inventory(self._files, sizes, path, layout, array.metadata.shape[0])
+            inventory = take_inventory(self._files, sizes, path, array.layout, array.rows)
             if inventory.problems:
                 raise StoreError(f"{self._files.root}: {path}: {inventory.problems[0]} right after it was written")
             checksums[path] = inventory.stored_crc32c

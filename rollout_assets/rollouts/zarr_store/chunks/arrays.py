@@ -9,14 +9,13 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
-from zarr.core.metadata.v3 import ArrayV3Metadata
 
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
     MISSING,
+    ArrayDocument,
     RowLayout,
     decode_chunk,
     index_bytes,
@@ -38,19 +37,21 @@ def _threads_of(process: int) -> ThreadPoolExecutor:
 
 
 class RowArray:
-    """An array of a store. Reading raises ``StoreDamaged`` with its path for anything missing or altered."""
+    """An array of a store. Reading raises ``StoreDamaged`` with its path for anything missing or altered.
+
+    ``document`` is the array's ``zarr.json``; one that does not describe an array is a ``ValueError``.
+    """
 
     def __init__(
         self,
         files: StoreFiles,
         path: str,
-        metadata: ArrayV3Metadata,
-        through_zarr: Callable[[], zarr.Array[Any]] | None = None,
+        document: ArrayDocument,
+        through_zarr: Callable[[], Any] | None = None,
     ) -> None:
         self.path = path
-        self.shape = metadata.shape
-        self.dtype = np.dtype(metadata.data_type.to_native_dtype())
-        self.layout = layout_of(metadata)
+        self.shape, self.dtype = _shape(document), _dtype(document)
+        self.layout = layout_of(document)
         self._files = files
         self._through_zarr = through_zarr
 
@@ -127,3 +128,21 @@ class RowArray:
             return np.asarray(self._through_zarr()[start:stop])
         except Exception as error:  # zarr and its codecs raise what they like on broken input
             raise StoreDamaged(self.path, f"cannot be decoded: {error}") from None
+
+
+def _shape(document: ArrayDocument) -> tuple[int, ...]:
+    shape = document.get("shape")
+    if not isinstance(shape, list) or not shape or any(type(size) is not int or size < 0 for size in shape):
+        raise ValueError(f"shape must be a list of sizes, got {shape!r}")
+    return tuple(shape)
+
+
+def _dtype(document: ArrayDocument) -> np.dtype[Any]:
+    name = document.get("data_type")
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        dtype = None
+    if not isinstance(name, str) or dtype is None or dtype.name != name or dtype.kind not in "biuf":
+        raise ValueError(f"data_type must name booleans or numbers, got {name!r}")
+    return dtype
