@@ -1,10 +1,15 @@
 """Row-chunked Zarr v3 arrays as files: layout, and the bytes of one file, both ways.
 
 Every array of a store is divided along its rows only, so a chunk is a contiguous block of rows. That makes encoding and
-decoding a few lines per chunk, several times faster than the general codec pipeline, and leaves nothing to chance: no
-chunk is dropped for being all fill value, and the bytes are the same for the same rows. What is written here is plain
-Zarr v3 (``bytes``, one compressor, ``crc32c``; optionally inside ``sharding_indexed``); any Zarr reader decodes it, and
-tests hold the two against each other.
+decoding a few lines per chunk, and leaves nothing to chance: no chunk is dropped for being all fill value, and the same
+rows give the same bytes, whatever the version of zarr. What is written here is plain Zarr v3 (``bytes``, one
+compressor, ``crc32c``; optionally inside ``sharding_indexed``); any Zarr reader decodes it, and tests hold the two
+against each other.
+
+Why not zarr's own pipeline: in processor time on a store of a million candidates (16,672 states of 60; two cores,
+zarr 3.4.2, zarrs 0.2.3), windows of 256 states of ``q_h``, which training reads, take 8 times as long with zarr's
+default pipeline, 5 times with its ``FusedCodecPipeline`` and 5 times with ``zarrs``; all candidate columns take 1.7, 1.5
+and 1.1 times as long, opening a store and reading its first rows 4 to 5 times. Writing costs the same.
 """
 
 from __future__ import annotations
