@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_assets.errors import StoreDamaged
+from rollout_assets.files import publish_bytes
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.schema import GROUPS
 
@@ -77,6 +78,4 @@ def write_metadata(
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ZARR_JSON).write_bytes(document_bytes(document))
     on_step("metadata")
-    staged = store_dir / f".{ZARR_JSON}.tmp"
-    staged.write_bytes(document_bytes(root_document(root, nodes)))
-    staged.replace(store_dir / ZARR_JSON)
+    publish_bytes(store_dir / ZARR_JSON, document_bytes(root_document(root, nodes)))

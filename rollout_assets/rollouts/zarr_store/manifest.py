@@ -13,13 +13,13 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 from rollout_assets.errors import StoreDamaged
+from rollout_assets.files import publish_bytes
 
 ROLLOUT_MANIFEST_FILENAME = "manifest.json"
 """Filename of the human-readable rollout-store sidecar manifest."""
@@ -107,28 +107,15 @@ def _runtime_provenance() -> str:
     )
 
 
-def utc_timestamp() -> str:
-    """Now, as ISO-8601 UTC with seconds."""
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
 def manifest_json_bytes(payload: Mapping[str, Any]) -> bytes:
-    """The canonical bytes of a manifest; NaN and infinities are refused, for they are not JSON."""
+    """The canonical bytes of a manifest; NaN and infinities are refused because they are not JSON."""
     return json.dumps(payload, indent=2, sort_keys=True, ensure_ascii=True, allow_nan=False).encode("ascii")
-
-
-def manifest_sha256(payload: Mapping[str, Any]) -> str:
-    """SHA-256 of the canonical bytes."""
-    return hashlib.sha256(manifest_json_bytes(payload)).hexdigest()
 
 
 def write_rollout_store_manifest(store_dir: Path, payload: Mapping[str, Any]) -> str:
     """Write ``manifest.json`` beside ``zarr.json``, whole or not at all; returns its SHA-256."""
     data = manifest_json_bytes(payload)
-    final = store_dir / ROLLOUT_MANIFEST_FILENAME
-    staged = store_dir / f".{ROLLOUT_MANIFEST_FILENAME}.tmp"
-    staged.write_bytes(data)
-    staged.replace(final)
+    publish_bytes(store_dir / ROLLOUT_MANIFEST_FILENAME, data)
     return hashlib.sha256(data).hexdigest()
 
 

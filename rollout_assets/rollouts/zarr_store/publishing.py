@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from rollout_assets.errors import StoreExists
+from rollout_assets.files import publish_path, remove_path, scratch_path
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
@@ -19,8 +19,6 @@ from rollout_assets.rollouts.zarr_store.writer import (
     RolloutZarrWriteResult,
     ignore_step,
 )
-
-__all__ = ["RolloutZarrStoreConfig", "RolloutZarrStoreWriter", "RolloutZarrWriteResult", "write_rollout_zarr_store"]
 
 
 def write_rollout_zarr_store(
@@ -40,7 +38,7 @@ def write_rollout_zarr_store(
     final = Path(store_dir)
     if final.exists():
         raise StoreExists(f"{final}: already there; choose another destination or remove it first")
-    staged = final.with_name(f".{final.name}.{uuid.uuid4().hex[:12]}.tmp")
+    staged = scratch_path(final.with_name(f"{final.name}.{uuid.uuid4().hex[:12]}"))
     with RolloutZarrStoreWriter(
         staged, config, context=context, created_at_utc=created_at_utc, on_step=on_step
     ) as writer:
@@ -49,8 +47,8 @@ def write_rollout_zarr_store(
             progress(ProgressEvent("write records", done, unit="records"))
         result = writer.finish()
     try:
-        staged.rename(final)
+        publish_path(staged, final)
     except OSError as error:
-        shutil.rmtree(staged, ignore_errors=True)
+        remove_path(staged)
         raise StoreExists(f"{final}: cannot be published: {error.strerror}") from None
     return replace(result, store_dir=final, manifest_path=final / ROLLOUT_MANIFEST_FILENAME)

@@ -107,7 +107,7 @@ def read_rollout(store: OpenStore, rollout_row_id: int) -> StoredRollout:
         chain=RolloutChain(
             chain_id=int(row["chain_id"]),
             steps=tuple(stored.step for stored in steps),
-            termination_reason=_string(store, ROLLOUTS, "termination_reason", row) or "incomplete_rollout",  # type: ignore[arg-type]
+            termination_reason=_string(store, ROLLOUTS, "termination_reason", row) or "",  # type: ignore[arg-type]
             selection_rng_state_hash=_string(store, LINEAGE, "selection_rng_state_hash_id", hashes) or "",
         ),
         first_step_row_id=int(first),

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import polars as pl
 
 from rollout_assets.errors import StoreError
-from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-from rollout_assets.rollouts.zarr_store.schema import GROUPS, Q_H, REASON_BITS_PATH, STEPS, TABLES, TEXT_PATHS
+from rollout_assets.files import publish_path, scratch_path
+from rollout_assets.rollouts.zarr_store.open_store import OpenStore
+from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, GROUPS, Q_H, REASON_BITS_PATH, TABLES, TEXT_PATHS
 
 ExportFormat = Literal["parquet", "csv"]
 
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """What a store says of itself, without decoding more than its small tables."""
+    """What a store says of itself, without decoding more than its masks."""
 
     location: str
     schema_version: str
@@ -48,16 +50,33 @@ class SchemaRow:
     table: str
 
 
-def store_info(reader: RolloutZarrStoreReader) -> StoreInfo:
-    """Summarise a store from its attributes, its manifest and two small columns."""
-    attributes, manifest = reader.attributes, reader.sidecar_manifest()
-    sizes = reader.files.sizes()
-    trainable = int(reader.array(Q_H.path("q_train_mask")).any(axis=1).sum())
+@dataclass(frozen=True)
+class MaskCounts:
+    """How many of a store's candidates there are, and how many of them pass each mask."""
+
+    candidates: int
+    valid: int
+    labelled: int
+    trainable: int
+    selected: int
+
+
+def mask_counts(store: OpenStore) -> MaskCounts:
+    """Count the candidates that may be taken, have a label, may be trained on, and were selected."""
+    masks = store.columns(CANDIDATES, ("actor_action_mask", "oracle_label_mask", "q_train_mask", "selected_mask"))
+    return MaskCounts(store.num_rows(CANDIDATES.name), *(int(np.count_nonzero(mask)) for mask in masks.values()))
+
+
+def store_info(store: OpenStore) -> StoreInfo:
+    """Summarise a store from its attributes, its manifest and its masks."""
+    attributes, manifest = store.attributes, store.sidecar_manifest()
+    sizes = store.files.sizes()
+    trainable = int(store.array(Q_H.path("q_train_mask")).any(axis=1).sum())
     depth = "none"
     if attributes["selected_depth_enabled"]:
         depth = f"{attributes['selected_depth_width_px']} x {attributes['selected_depth_height_px']} px"
     return StoreInfo(
-        location=reader.location,
+        location=store.location,
         schema_version=attributes["schema_version"],
         created_at_utc=attributes["created_at_utc"],
         split=attributes["source_split"],
@@ -66,7 +85,7 @@ def store_info(reader: RolloutZarrStoreReader) -> StoreInfo:
         horizon=attributes["q_h_horizon"],
         counts=manifest["counts"],
         trainable_states=trainable,
-        valid_candidates=int(reader.array(STEPS.path("num_valid_candidates")).sum()),
+        valid_candidates=mask_counts(store).valid,
         selected_depth=depth,
         files=len(sizes),
         megabytes=sum(sizes.values()) / 1e6,
@@ -95,15 +114,15 @@ def schema_rows(table: str | None = None) -> list[SchemaRow]:
     return [row for row in rows if table is None or row.table == table]
 
 
-def head(reader: RolloutZarrStoreReader, table: str, rows: int, columns: Collection[str] | None = None) -> pl.DataFrame:
+def head(store: OpenStore, table: str, rows: int, columns: Collection[str] | None = None) -> pl.DataFrame:
     """The first rows of a table, strings decoded."""
     if rows < 1:
         raise StoreError(f"rows must be >= 1, got {rows}")
-    return reader.table(table, columns=columns or None, decode=True, stop=rows)
+    return store.table(table, columns=columns or None, decode=True, stop=rows)
 
 
 def export_table(
-    reader: RolloutZarrStoreReader,
+    store: OpenStore,
     table: str,
     destination: Path,
     *,
@@ -114,15 +133,15 @@ def export_table(
     form = _format(destination)
     if destination.exists():
         raise StoreError(f"{destination}: already there; choose another file or remove it first")
-    frame = reader.table(table, columns=columns or None, decode=decode)
-    staged = destination.with_name(f".{destination.name}.tmp")
+    frame = store.table(table, columns=columns or None, decode=decode)
+    staged = scratch_path(destination)
     destination.parent.mkdir(parents=True, exist_ok=True)
     try:
         if form == "parquet":
             frame.write_parquet(staged)
         else:
             _flat(frame).write_csv(staged)
-        staged.replace(destination)
+        publish_path(staged, destination)
     finally:
         staged.unlink(missing_ok=True)
     return len(frame)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.errors import RecordRefused, StoreExists
+from rollout_assets.files import now_utc
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store.admission import refuse_unfit, refuse_unfit_rows
 from rollout_assets.rollouts.zarr_store.attributes import (
@@ -52,8 +53,6 @@ from rollout_assets.rollouts.zarr_store.identities import (
 from rollout_assets.rollouts.zarr_store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     RolloutStoreManifestContext,
-    manifest_sha256,
-    utc_timestamp,
     write_rollout_store_manifest,
 )
 from rollout_assets.rollouts.zarr_store.merge import (
@@ -220,7 +219,7 @@ class RolloutZarrStoreWriter:
         tables = SmallTables.of(written.column, self.dictionaries.values())
         horizon = self._horizon or 1
         groups = group_attributes(self.config, counts, horizon)
-        root = root_attributes(self.config, tables.origin, counts, horizon, self._created_at_utc or utc_timestamp())
+        root = root_attributes(self.config, tables.origin, counts, horizon, self._created_at_utc or now_utc())
         self._on_step("manifest/before")
         payload = manifest_payload(
             root,
@@ -232,7 +231,6 @@ class RolloutZarrStoreWriter:
             self._store_kind,
         )
         digest = write_rollout_store_manifest(self.store_dir, payload)
-        assert digest == manifest_sha256(payload)
         self._on_step("manifest/after")
         root["manifest_sha256"] = digest
         write_metadata(self.store_dir, written.documents, groups, root, self._on_step)

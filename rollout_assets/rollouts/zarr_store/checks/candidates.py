@@ -139,7 +139,7 @@ def choices_plausible(block: Block) -> Findings:
         ("strategy_id", len(STRATEGY_IDS) - 1),
         ("position_id", len(POSITION_IDS) - 1),
         ("mixture_id", np.iinfo(np.int32).max),
-        ("score_source_id", len(block.subject.strings("score_source")) - 1),
+        ("score_source_id", len(block.store.strings("score_source")) - 1),
     ):
         ids = block.candidate(name)
         wrong = (ids < -1) | (ids > highest) | (actor & (ids < 0))
@@ -178,8 +178,8 @@ def poses_relative_to_root(block: Block) -> Findings:
     yield from bad_rows(
         CANDIDATES.path("pose_world_cam"), actor & ~finite, "must be finite on takeable rows", world, first
     )
-    rollout = np.clip(block.step("rollout_row_id"), 0, max(block.subject.rows(ROLLOUTS) - 1, 0))
-    root = block.subject.column(ROLLOUTS, "root_pose_world")[rollout][block.state_of_row]
+    rollout = np.clip(block.step("rollout_row_id"), 0, max(block.store.rows(ROLLOUTS) - 1, 0))
+    root = block.store.column(ROLLOUTS, "root_pose_world")[rollout][block.state_of_row]
     wrong = np.zeros(len(world), np.bool_)
     for row in range(3):
         a, b, c = (root[:, 3 * row + k] for k in range(3))
@@ -214,10 +214,10 @@ def diagnostics_aligned(block: Block) -> Findings:
 
 def view_matches_tables(block: Block) -> Findings:
     """The stored training view equals the one that the tables make."""
-    subject = block.subject
+    store = block.store
     candidates = {name: block.candidate(name) for name in CANDIDATE_COLUMNS}
-    gamma = subject.attributes.get("discount_gamma", 1.0)
-    derived = build_view(subject.states, candidates, block.start, block.stop, gamma)
+    gamma = store.attributes.get("discount_gamma", 1.0)
+    derived = build_view(store.states, candidates, block.start, block.stop, gamma)
     for name in Q_H.names:
         stored, expected = block.view(name), derived[name]
         if stored.shape != expected.shape:
@@ -247,7 +247,7 @@ BLOCK_CHECKS: tuple[Callable[[Block], Findings], ...] = (
 
 def _taken(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     selected = block.step("selected_candidate_row_id") - block.rows.start
-    sizes = block.subject.states.shell_sizes[block.start : block.stop]
+    sizes = block.store.states.shell_sizes[block.start : block.stop]
     taken = (selected >= block.shell_starts) & (selected < block.shell_starts + sizes)
     return taken, np.where(taken, selected, 0)
 
@@ -260,9 +260,9 @@ def _selected(block: Block) -> NDArray[np.bool_]:
 
 
 def _trainable_steps(block: Block) -> NDArray[np.bool_]:
-    subject = block.subject
-    usable = subject.column(TARGETS, "target_valid_mask") & subject.column(TARGETS, "gt_label_valid_mask")
-    target = subject.states.target_row_id[block.start : block.stop]
+    store = block.store
+    usable = store.column(TARGETS, "target_valid_mask") & store.column(TARGETS, "gt_label_valid_mask")
+    target = store.states.target_row_id[block.start : block.stop]
     known = (target >= 0) & (target < len(usable))
     return known & usable[np.where(known, target, 0)]
 

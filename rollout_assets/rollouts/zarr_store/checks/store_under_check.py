@@ -1,4 +1,4 @@
-"""The store under examination: documents and columns read once, and never an exception for being broken.
+"""The store under examination: documents and columns are read once.
 
 Anything that cannot be read raises ``StoreDamaged`` with the array's path; the runner reports each such array once and
 goes on with the checks that do not need it.
@@ -163,7 +163,7 @@ class StoreUnderCheck:
 class Block:
     """Consecutive states with all rows that belong to them; columns are read when first asked for."""
 
-    subject: StoreUnderCheck
+    store: StoreUnderCheck
     start: int
     stop: int
     _loaded: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -171,21 +171,21 @@ class Block:
     @cached_property
     def rows(self) -> slice:
         """Candidate rows of this block."""
-        return self.subject.states.rows(self.start, self.stop)
+        return self.store.states.rows(self.start, self.stop)
 
     @cached_property
     def state_of_row(self) -> NDArray[np.int64]:
         """(n,): which state, counted from ``start``, each row belongs to."""
-        return np.repeat(np.arange(self.stop - self.start), self.subject.states.shell_sizes[self.start : self.stop])
+        return np.repeat(np.arange(self.stop - self.start), self.store.states.shell_sizes[self.start : self.stop])
 
     @cached_property
     def shell_starts(self) -> NDArray[np.int64]:
         """(states,): first row of each state, counted from the block's first row."""
-        return self.subject.states.shell_starts[self.start : self.stop] - self.rows.start
+        return self.store.states.shell_starts[self.start : self.stop] - self.rows.start
 
     def step(self, name: str) -> NDArray[Any]:
         """A step column, one value a state."""
-        return self.subject.column(STEPS, name)[self.start : self.stop]
+        return self.store.column(STEPS, name)[self.start : self.stop]
 
     def candidate(self, name: str) -> NDArray[Any]:
         """A candidate column."""
@@ -202,9 +202,9 @@ class Block:
     def _load(self, table: Table, name: str, start: int, stop: int) -> NDArray[Any]:
         path = table.path(name)
         if path not in self._loaded:
-            values = self.subject.read(path, start, stop)
+            values = self.store.read(path, start, stop)
             if values.dtype != table[name].numpy_dtype or len(values) != stop - start:
-                raise StoreDamaged(path, f"cannot be used: {values.dtype} with shape {self.subject.array(path).shape}")
+                raise StoreDamaged(path, f"cannot be used: {values.dtype} with shape {self.store.array(path).shape}")
             self._loaded[path] = values
         return self._loaded[path]
 
