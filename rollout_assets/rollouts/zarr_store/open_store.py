@@ -93,8 +93,8 @@ class OpenStore:
 
     def num_rows(self, table: str) -> int:
         """Rows of a table."""
-        found = _table(table)
-        return len(self.row_array(found.path(found.names[0])))
+        columns = _table(table)
+        return len(self.row_array(columns.path(columns.names[0])))
 
     def strings(self, dictionary: str) -> list[str]:
         """A dictionary's strings by id."""
@@ -150,8 +150,8 @@ class OpenStore:
 def decoded_series(name: str, ids: NDArray[Any], strings: list[str]) -> pl.Series:
     """Dictionary ids as a categorical column of strings; ids that point nowhere are null."""
     values = pl.Series(name, strings, dtype=pl.String)
-    known = (ids >= 0) & (ids < len(strings))
-    index = pl.Series(np.where(known, ids, 0).astype(np.uint32)).set(pl.Series(~known), None)
+    given = (ids >= 0) & (ids < len(strings))
+    index = pl.Series(np.where(given, ids, 0).astype(np.uint32)).set(pl.Series(~given), None)
     if not strings:
         return pl.Series(name, [None] * len(ids), dtype=pl.String)
     return values.gather(index)

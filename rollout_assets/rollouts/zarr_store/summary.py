@@ -100,14 +100,14 @@ def schema_rows(table: str | None = None) -> list[SchemaRow]:
         raise StoreError(f"no table {table!r}; the schema has {', '.join(GROUPS)}")
     rows = [
         SchemaRow(
-            array=found.path(column.name),
+            array=owner.path(column.name),
             dtype=column.dtype,
             row_shape=" x ".join(str(part) for part in column.row_shape),
             dictionary=column.dictionary or "",
-            table=found.name,
+            table=owner.name,
         )
-        for found in TABLES.values()
-        for column in found.columns
+        for owner in TABLES.values()
+        for column in owner.columns
     ]
     rows += [SchemaRow(path, "uint8", "", "JSON list of strings", path.split("/")[0]) for path in TEXT_PATHS]
     rows.append(SchemaRow(REASON_BITS_PATH, "uint16", "", "", "metadata"))

@@ -99,7 +99,7 @@ def _candidate_findings(store: StoreUnderCheck) -> Iterator[Finding]:
         yield Finding("readable", error.where, error.problem)
         return
     if not covered:
-        return  # shells_cover_candidates says so; rows cannot be told apart
+        return  # reported by shells_cover_candidates; which rows belong to which step is unknown
     labels = SelectedLabels()
     for block in store.blocks():
         for check in (*BLOCK_CHECKS, labels.gather):
@@ -109,16 +109,18 @@ def _candidate_findings(store: StoreUnderCheck) -> Iterator[Finding]:
 
 
 def _run(name: str, check: Callable[[], Findings]) -> Iterable[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
         with np.errstate(all="ignore"):  # damaged numbers overflow; the finding says so, not a warning
             for finding in check():
-                found.append(Finding(name, finding.where, finding.problem, finding.row, finding.count, finding.value))
+                findings.append(
+                    Finding(name, finding.where, finding.problem, finding.row, finding.count, finding.value)
+                )
     except StoreDamaged as error:
-        found.append(Finding("readable", error.where, error.problem))
+        findings.append(Finding("readable", error.where, error.problem))
     except Exception as error:  # a check must never end a validation
-        found.append(Finding(name, "store", f"could not be checked: {type(error).__name__}: {error}"))
-    return found
+        findings.append(Finding(name, "store", f"could not be checked: {type(error).__name__}: {error}"))
+    return findings
 
 
 def _once_per_damage(findings: list[Finding]) -> list[Finding]:

@@ -123,7 +123,7 @@ class RolloutZarrStoreWriter:
     The directory must not exist yet. ``append`` and ``append_store`` may be mixed; ``finish`` completes the store: the
     manifest before the root ``zarr.json``, so that a directory without a root is not a store. Leaving the ``with``
     block without ``finish`` removes the directory. ``on_step`` is called at named points (``flush/<table>``, ``view``,
-    ``manifest/before``, ``manifest/after``, ``metadata``, ``root``), for tests that kill a build there.
+    ``manifest/before``, ``manifest/after``, ``metadata``, ``root``), so that tests can kill a build there.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ class StoreUnderCheck:
 
     @cached_property
     def manifest_bytes(self) -> bytes:
-        """The sidecar manifest as it lies there."""
+        """The bytes of the sidecar manifest."""
         try:
             return self.files.read(ROLLOUT_MANIFEST_FILENAME)
         except OSError:

@@ -1,4 +1,4 @@
-"""One stored array, read by rows: straight from its files when it lies as this package lays it, through Zarr if not."""
+"""One stored array, read by rows: straight from its files when this package wrote it, through Zarr otherwise."""
 
 from __future__ import annotations
 
@@ -99,23 +99,23 @@ class RowArray:
                 decode_chunk(layout, memoryview(self._files.read(key)), out, first_row)
         except FileNotFoundError:
             raise StoreDamaged(self.path, f"file {layout.file_key(index)} is missing") from None
-        except Exception as error:  # compressors raise what they like on broken input
+        except Exception as error:  # compressors raise many kinds of errors on broken input
             raise StoreDamaged(self.path, f"file {layout.file_key(index)}: {error}") from None
 
     def _fill_from_shard(self, layout: RowLayout, key: str, first_row: int, out: NDArray[Any]) -> None:
         tail = index_bytes(layout)
         size = self._files.size(key)
-        spans = shard_index(layout, self._files.read_part(key, max(size - tail, 0), tail))
+        index = shard_index(layout, self._files.read_part(key, max(size - tail, 0), tail))
         first, last = first_row // layout.chunk_rows, (first_row + len(out) - 1) // layout.chunk_rows
-        wanted = spans[first : last + 1]
-        if (wanted == MISSING).any():
-            raise ValueError(f"chunk {first + int(np.argmax((wanted == MISSING).any(axis=1)))} is missing in its shard")
-        begin = int(wanted[:, 0].min())
-        end = int((wanted[:, 0] + wanted[:, 1]).max())
+        spans = index[first : last + 1]
+        if (spans == MISSING).any():
+            raise ValueError(f"chunk {first + int(np.argmax((spans == MISSING).any(axis=1)))} is missing in its shard")
+        begin = int(spans[:, 0].min())
+        end = int((spans[:, 0] + spans[:, 1]).max())
         if end > size - tail:
             raise ValueError(f"a chunk reaches to byte {end}, beyond the shard's {size - tail}")
         data = memoryview(self._files.read_part(key, begin, end - begin))
-        for chunk, (offset, length) in enumerate(wanted, start=first):
+        for chunk, (offset, length) in enumerate(spans, start=first):
             row = chunk * layout.chunk_rows
             target = out[max(row - first_row, 0) : row + layout.chunk_rows - first_row]
             at = int(offset) - begin
@@ -126,7 +126,7 @@ class RowArray:
             raise StoreDamaged(self.path, "is not laid out in whole rows with one compressor and crc32c")
         try:
             return np.asarray(self._through_zarr()[start:stop])
-        except Exception as error:  # zarr and its codecs raise what they like on broken input
+        except Exception as error:  # zarr and its codecs raise many kinds of errors on broken input
             raise StoreDamaged(self.path, f"cannot be decoded: {error}") from None
 
 

@@ -38,7 +38,7 @@ class LocalFiles:
 
     def sizes(self) -> dict[str, int]:
         """Every file below the root, links not followed."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         folders = [(str(self.root), "")]
         while folders:
             folder, prefix = folders.pop()
@@ -47,8 +47,8 @@ class LocalFiles:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append((entry.path, f"{prefix}{entry.name}/"))
                     else:
-                        found[prefix + entry.name] = entry.stat(follow_symlinks=False).st_size
-        return found
+                        sizes[prefix + entry.name] = entry.stat(follow_symlinks=False).st_size
+        return sizes
 
     def size(self, key: str) -> int:
         """Bytes of one file."""

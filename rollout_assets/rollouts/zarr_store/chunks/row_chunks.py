@@ -8,8 +8,8 @@ against each other.
 
 Why not zarr's own pipeline: in processor time on a store of a million candidates (16,672 states of 60; two cores,
 zarr 3.4.2, zarrs 0.2.3), windows of 256 states of ``q_h``, which training reads, take 8 times as long with zarr's
-default pipeline, 5 times with its ``FusedCodecPipeline`` and 5 times with ``zarrs``; all candidate columns take 1.7, 1.5
-and 1.1 times as long, opening a store and reading its first rows 4 to 5 times. Writing costs the same.
+default pipeline and 5 times with its ``FusedCodecPipeline`` or with ``zarrs``; all candidate columns take 1.7, 1.5 and
+1.1 times as long, opening a store and reading its first rows 4 to 5 times. Writing costs the same.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _encode_chunk(layout: RowLayout, rows: NDArray[Any]) -> bytes:
 
 
 def _decoded_bytes(codec: CodecName, body: memoryview) -> int:
-    """How long a frame says it gets when decompressed; compressors fill a longer buffer in part without a word."""
+    """How long a frame says it gets when decompressed; compressors silently fill a longer buffer in part."""
     if codec != "rows":
         return int.from_bytes(body[4:8], "little") if len(body) >= _BLOSC_HEADER else -1
     if len(body) < _ZSTD_HEADER or bytes(body[:4]) != _ZSTD_MAGIC:

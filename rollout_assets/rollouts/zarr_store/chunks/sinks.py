@@ -160,8 +160,8 @@ class TableSink:
                 array, files_before, self._sizes.file_rows, content_sha256[path]
             )
 
-        found = dict(zip(self._columns, self._workers.map(tail, self._columns), strict=True))
-        for name, (rows, values) in found.items():
+        tails = dict(zip(self._columns, self._workers.map(tail, self._columns), strict=True))
+        for name, (rows, values) in tails.items():
             self._buffers[name][: len(values)] = values
             self.rows, self._filled = rows, len(values)
 
