@@ -23,7 +23,7 @@ from rollout_assets.campaigns.plan import RolloutShardEntry
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.files import stamp_tree
-from rollout_assets.rollouts.zarr_store.checks.findings import Finding
+from rollout_assets.rollouts.zarr_store.findings import Finding
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rollout_assets.campaigns.markers import ShardOwner
     from rollout_assets.campaigns.plan import RolloutShardEntry
-    from rollout_assets.rollouts.zarr_store.checks.findings import Finding
+    from rollout_assets.rollouts.zarr_store.findings import Finding
     from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 Metadata = dict[str, Any]

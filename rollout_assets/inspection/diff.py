@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from rollout_assets.errors import StoreError
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
-from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader, decoded_series
+from rollout_assets.rollouts.zarr_store.open_store import decoded_series
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import (
     CANDIDATE_DIAGNOSTICS,
     CANDIDATES,

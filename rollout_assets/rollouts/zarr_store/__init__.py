@@ -5,11 +5,7 @@ and the derived dense training view ``q_h``. Writer, reader and validator work f
 """
 
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
-from rollout_assets.rollouts.zarr_store.publishing import (
-    RolloutZarrStoreWriter,
-    RolloutZarrWriteResult,
-    write_rollout_zarr_store,
-)
+from rollout_assets.rollouts.zarr_store.publishing import write_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.records import StoredRollout, StoredStep
 from rollout_assets.rollouts.zarr_store.schema import (
@@ -18,6 +14,7 @@ from rollout_assets.rollouts.zarr_store.schema import (
     ROLLOUT_ZARR_SCHEMA_VERSION,
 )
 from rollout_assets.rollouts.zarr_store.validation import RolloutZarrValidationResult, validate_rollout_zarr_store
+from rollout_assets.rollouts.zarr_store.writer import RolloutZarrStoreWriter, RolloutZarrWriteResult
 
 __all__ = [
     "DEFAULT_RETURN_SEMANTICS",

@@ -61,7 +61,7 @@ def refuse_unfit(
 
 
 def refuse_unfit_rows(records: Sequence[EncodedRecord], candidates: Mapping[str, NDArray[Any]]) -> None:
-    """The same for the candidate rows of some records, once they are columns."""
+    """Raise ``RecordRefused`` for the first root pose or candidate row that does not fit, given as columns."""
     actor = candidates["actor_action_mask"]
     bits_wrong = ~bitset_is_consistent(candidates["invalid_reason_bitset"], actor)
     roots = np.stack([encoded.record.root.pose_world_camera for encoded in records])
@@ -141,14 +141,14 @@ def _step_problems(step: RolloutStep, depth: SelectedDepthRetentionConfig, is_la
 
 def _depth_problems(step: RolloutStep, depth: SelectedDepthRetentionConfig) -> Iterator[str]:
     view = step.selected_depth
-    taken = step.selection.selected_shell_index != NOT_SELECTED
+    has_selection = step.selection.selected_shell_index != NOT_SELECTED
     if not depth.enabled:
         return
     if view is None:
-        if taken:
+        if has_selection:
             yield "selected depth is kept in this store, but the step brings none"
         return
-    if not taken:
+    if not has_selection:
         yield "nothing was selected, yet there is a selected depth"
     size = (depth.height_px, depth.width_px)
     if view.depth_m.shape != size or view.valid_mask.shape != size:

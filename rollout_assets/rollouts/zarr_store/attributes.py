@@ -1,12 +1,12 @@
 """Attributes of a store's root and groups, and its manifest, from the config and what was written.
 
-Writer and validator both call ``expected_attributes``: what one writes, the other expects.
+Writer and validator both call ``root_attributes`` and ``group_attributes``: what one writes, the other expects.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,18 +23,29 @@ from rollout_assets.config import (
     SelectedDepthRetentionConfig,
 )
 from rollout_assets.rollouts.trace import INVALID_REASON_VERSION
+from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     ROLLOUT_MANIFEST_VERSION,
     RolloutStoreManifestContext,
 )
 from rollout_assets.rollouts.zarr_store.schema import (
+    CANDIDATE_DIAGNOSTICS,
+    CANDIDATES,
     DEFAULT_RETURN_SEMANTICS,
+    LINEAGE,
+    Q_H,
     Q_H_REWARD_METRIC,
     Q_H_TD_SEMANTICS,
     ROLLOUT_ZARR_SCHEMA_ID,
     ROLLOUT_ZARR_SCHEMA_VERSION,
+    ROLLOUTS,
+    SELECTED_DEPTH,
     SOURCE_ROLES,
+    SOURCES,
+    STEPS,
+    TARGET_EVAL_CROPS,
+    TARGETS,
 )
 
 STORE_KIND = "standalone_rollout_zarr_shard"
@@ -99,6 +110,27 @@ class StoreCounts:
     target_eval_crops: int
     q_h_states: int
     q_h_max_candidates: int
+
+    @classmethod
+    def of(cls, shape_of: Callable[[str], tuple[int, ...]]) -> StoreCounts:
+        """From the shapes of a store's arrays by path."""
+
+        def rows(table: Table) -> int:
+            return shape_of(table.path(table.names[0]))[0]
+
+        view = shape_of(Q_H.path("candidate_row_id"))
+        return cls(
+            sources=rows(SOURCES),
+            targets=rows(TARGETS),
+            rollouts=rows(ROLLOUTS),
+            steps=rows(STEPS),
+            candidates=rows(CANDIDATES),
+            candidate_diagnostics=rows(CANDIDATE_DIAGNOSTICS),
+            selected_depths=rows(SELECTED_DEPTH),
+            target_eval_crops=rows(TARGET_EVAL_CROPS),
+            q_h_states=view[0],
+            q_h_max_candidates=view[1],
+        )
 
 
 @dataclass(frozen=True)
@@ -236,6 +268,15 @@ class SmallTables:
     lineage: Columns
     targets: Columns
     dictionaries: Mapping[str, list[str]]
+
+    @classmethod
+    def of(cls, column: Callable[[Table, str], NDArray[Any]], dictionaries: Mapping[str, list[str]]) -> SmallTables:
+        """From a function that reads a column."""
+
+        def columns(table: Table) -> Columns:
+            return {name: column(table, name) for name in table.names}
+
+        return cls(columns(SOURCES), columns(LINEAGE), columns(TARGETS), dictionaries)
 
     def strings(self, columns: Columns, name: str, dictionary: str) -> list[str]:
         """Decoded strings of a column; "" where not given."""

@@ -1,4 +1,4 @@
-"""Every ``zarr.json`` of a store, written in one pass, with consolidated metadata in the root."""
+"""Every ``zarr.json`` of a store, written in one pass, with consolidated metadata in the root; and read back."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from zarr.core.metadata.v3 import ArrayV3Metadata
-
+from rollout_assets.errors import StoreDamaged
 from rollout_assets.files import replace_bytes
+from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.schema import GROUPS
 
 ZARR_JSON = "zarr.json"
@@ -31,16 +31,48 @@ def document_bytes(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, allow_nan=True).encode()
 
 
+def read_document(files: StoreFiles, path: str) -> tuple[bytes, dict[str, Any]]:
+    """The ``zarr.json`` of a node ("" is the root), as bytes and as an object; any other is ``StoreDamaged``."""
+    where = path or ZARR_JSON
+    try:
+        data = files.read(f"{path}/{ZARR_JSON}" if path else ZARR_JSON)
+        document = json.loads(data)
+    except OSError:
+        raise StoreDamaged(where, f"{ZARR_JSON} is missing") from None
+    except ValueError as error:
+        raise StoreDamaged(where, f"{ZARR_JSON} is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise StoreDamaged(where, f"{ZARR_JSON} must hold an object, got {type(document).__name__}")
+    return data, document
+
+
+def consolidated_documents(root: Mapping[str, Any]) -> dict[str, Any]:
+    """Documents of all nodes as the root repeats them; a root without them is ``StoreDamaged``."""
+    section = root.get("consolidated_metadata")
+    nodes = section.get("metadata") if isinstance(section, dict) else None
+    if not isinstance(nodes, dict):
+        raise StoreDamaged(ZARR_JSON, "the root has no consolidated metadata")
+    return nodes
+
+
+def root_attributes_of(root: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes in a root's document; a root without them is ``StoreDamaged``."""
+    attributes = root.get("attributes")
+    if not isinstance(attributes, dict):
+        raise StoreDamaged(ZARR_JSON, "the root has no attributes")
+    return attributes
+
+
 def write_metadata(
     store_dir: Path,
-    arrays: Mapping[str, ArrayV3Metadata],
+    arrays: Mapping[str, Mapping[str, Any]],
     groups: Mapping[str, Mapping[str, Any]],
     root: Mapping[str, Any],
     on_step: Callable[[str], None],
 ) -> None:
     """Write all documents; the root's comes last, so that an unfinished directory has none."""
     nodes: dict[str, dict[str, Any]] = {name: group_document(groups.get(name, {})) for name in GROUPS}
-    nodes |= {path: dict(array.to_dict()) for path, array in sorted(arrays.items())}
+    nodes |= {path: dict(array) for path, array in sorted(arrays.items())}
     for path, document in nodes.items():
         folder = store_dir / path
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,16 +8,14 @@ never carried on. The old store is not changed, and none of its files is ever op
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from rollout_assets.errors import StoreError
 from rollout_assets.rollouts.zarr_store.attributes import STORE_KIND, RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.chunks.files import LocalFiles
 from rollout_assets.rollouts.zarr_store.chunks.sinks import TableSink
-from rollout_assets.rollouts.zarr_store.chunks.tables import Table
-from rollout_assets.rollouts.zarr_store.identities import SOURCE_KEY, TARGET_KEY, IdentityTable, rows_of
+from rollout_assets.rollouts.zarr_store.identities import rows_of
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestContext
-from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.rollouts.zarr_store.open_store import OpenStore
 from rollout_assets.rollouts.zarr_store.schema import Q_H, SOURCES, TARGETS
 from rollout_assets.rollouts.zarr_store.writer import OnStep, RolloutZarrStoreWriter, ignore_step
 
@@ -28,7 +26,7 @@ class RolloutZarrStoreExtender(RolloutZarrStoreWriter):
     def __init__(
         self,
         store_dir: Path | str,
-        before: RolloutZarrStoreReader,
+        before: OpenStore,
         config: RolloutZarrStoreConfig | None = None,
         *,
         context: RolloutStoreManifestContext | None = None,
@@ -55,13 +53,10 @@ class RolloutZarrStoreExtender(RolloutZarrStoreWriter):
         for sink in self._sinks.values():
             self._resume(sink)
         self.dictionaries.intern_store(self._before.dictionaries)
-        self._remember(self.sources, SOURCES, SOURCE_KEY)
-        self._remember(self.targets, TARGETS, TARGET_KEY)
-        self.raise_horizon(int(self._before.attributes["q_h_horizon"]))
-
-    def _remember(self, identities: IdentityTable, table: Table, key: tuple[str, ...]) -> None:
-        for row in rows_of(self._before.columns(table), table.names):
-            identities.add(tuple(_plain(row[name]) for name in key), row, self._before.location)
+        for identities, table in ((self.sources, SOURCES), (self.targets, TARGETS)):
+            for row in rows_of(self._before.columns(table), table.names):
+                identities.add(row, self._before.location)
+        self._horizon = int(self._before.attributes["q_h_horizon"])
 
     def _view_sinks(self, width: int) -> list[TableSink]:
         """The view goes on after the old states, unless a wider shell makes all of it wider."""
@@ -73,7 +68,3 @@ class RolloutZarrStoreExtender(RolloutZarrStoreWriter):
 
     def _resume(self, sink: TableSink) -> None:
         sink.resume(self._before.row_array, self._files_before, self._digests_before)
-
-
-def _plain(value: Any) -> Any:
-    return value.item()

@@ -138,20 +138,22 @@ def flatten_records(records: Sequence[EncodedRecord], at: RowCounts) -> FlatReco
     candidates["q_train_mask"] = q_train_mask(actor, candidates["oracle_label_mask"], trainable)
 
     selected = np.array([step.selection.selected_shell_index for step in steps], np.int32)
-    taken = selected != NOT_SELECTED
-    selected_row = np.where(taken, shell_starts + selected, 0)
+    has_selection = selected != NOT_SELECTED
+    selected_row = np.where(has_selection, shell_starts + selected, 0)
     candidates["selected_mask"] = np.zeros(total, np.bool_)
-    candidates["selected_mask"][selected_row[taken]] = True
+    candidates["selected_mask"][selected_row[has_selection]] = True
 
     labels = np.stack([candidates[label][selected_row] for label in CUMULATIVE_OF.values()], axis=1)
-    sums = running_sums(labels, taken, step_index)
+    sums = running_sums(labels, has_selection, step_index)
     step_columns: Columns = {
         "step_row_id": at.steps + np.arange(len(steps)),
         "rollout_row_id": at.rollouts + chain_of_step,
         "step_index": step_index,
-        "selected_candidate_row_id": np.where(taken, at.candidates + selected_row, ABSENT),
+        "selected_candidate_row_id": np.where(has_selection, at.candidates + selected_row, ABSENT),
         "selected_shell_index": selected,
-        "selected_compact_valid_index": np.where(taken, candidates["compact_valid_index"][selected_row], ABSENT),
+        "selected_compact_valid_index": np.where(
+            has_selection, candidates["compact_valid_index"][selected_row], ABSENT
+        ),
         "num_candidates": shell_sizes,
         "num_valid_candidates": np.add.reduceat(actor.astype(np.int32), shell_starts),
         **{name: sums[:, column] for column, name in enumerate(CUMULATIVE_OF)},

@@ -1,7 +1,7 @@
-"""Source and target rows: one row per identity, and no two stories about the same one.
+"""Source and target rows: one row per identity, and no contradicting facts about it.
 
-A source row is known by sample index and key, a target row by its source row, target id and selection policy. Several
-recipes bring the same target; it is stored once. Facts that disagree are refused with both values.
+A source row is identified by sample index and key, a target row by its source row, target id and selection policy.
+Several recipes bring the same target; it is stored once. Facts that disagree are refused with both values.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ def target_row(lineage: RolloutLineage, source_row_id: int, dictionaries: Dictio
 
 
 class IdentityTable:
-    """Rows of a table by identity; remembers the facts of each to refuse a second story."""
+    """Rows of a table by identity; remembers the facts of each to refuse contradicting ones."""
 
-    def __init__(self, table: Table, noun: str) -> None:
-        self._table = table
+    def __init__(self, table: Table, noun: str, identity: tuple[str, ...]) -> None:
         self._noun = noun
+        self._identity = identity
         self._rows: dict[tuple[Hashable, ...], tuple[int, bytes]] = {}
         assert table.key is not None
         self._key_column = table.key
@@ -85,17 +85,18 @@ class IdentityTable:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, key: tuple[Hashable, ...], row: Row, where: str) -> tuple[int, bool]:
-        """The row id of an identity, and whether it is new; facts that differ from the first ones are refused."""
+    def add(self, row: Row, where: str) -> tuple[int, bool]:
+        """The row id of a row's identity, and whether it is new; facts that differ from the first ones are refused."""
+        key = tuple(np.asarray(row[name]).item() for name in self._identity)
         fingerprint = b"".join(np.asarray(row[column.name], column.numpy_dtype).tobytes() for column in self._facts)
-        known = self._rows.get(key)
-        if known is None:
+        first = self._rows.get(key)
+        if first is None:
             row_id = len(self._rows)
             self._rows[key] = (row_id, fingerprint)
             return row_id, True
-        if known[1] != fingerprint:
-            raise RecordRefused(f"{where}: conflicting {self._noun} identity: {self._difference(known[1], row)}")
-        return known[0], False
+        if first[1] != fingerprint:
+            raise RecordRefused(f"{where}: conflicting {self._noun} identity: {self._difference(first[1], row)}")
+        return first[0], False
 
     def block(self, row_id: int, row: Row) -> dict[str, NDArray[Any]]:
         """One row as columns, ready to be appended."""
@@ -118,9 +119,9 @@ class IdentityTable:
 
 def rows_of(columns: Mapping[str, NDArray[Any]], names: Iterable[str]) -> Iterable[Row]:
     """Columns as rows, one dict each."""
-    wanted = list(names)
-    for index in range(len(columns[wanted[0]])):
-        yield {name: columns[name][index] for name in wanted}
+    selected = {name: columns[name] for name in names}
+    for values in zip(*selected.values(), strict=True):
+        yield dict(zip(selected, values, strict=True))
 
 
 def _row(table: Table, fields_of: Mapping[str, str], lineage: RolloutLineage, dictionaries: Dictionaries) -> Row:

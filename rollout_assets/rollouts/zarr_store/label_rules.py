@@ -24,7 +24,7 @@ TELESCOPE_TOLERANCE = 1e-5
 """Relative tolerance of root gains against errors."""
 
 SMALLEST_ERROR = 1e-12
-"""Errors below this are taken as this when something is divided by them."""
+"""Smaller errors count as this one when something is divided by them."""
 
 VALID_BITSET = 1
 """Bitset of a valid candidate or target: bit 0 and no other."""
@@ -46,14 +46,14 @@ def q_train_mask(actor_action_mask: Mask, oracle_labels: Mask, target_trainable:
     return actor_action_mask & oracle_labels & target_trainable
 
 
-def running_sums(values: Float64, taken: Mask, step_index: NDArray[Any]) -> Float32:
-    """values: (s, m) selected labels in chain order; taken: (s,); step_index: (s,), 0 starts a chain -> (s, m).
+def running_sums(values: Float64, has_selection: Mask, step_index: NDArray[Any]) -> Float32:
+    """values: (s, m) selected labels in chain order; has_selection: (s,); step_index: (s,), 0 starts a chain -> (s, m).
 
-    Sums run in float64 and are rounded once. A NaN label makes the rest of its chain NaN; a step that took nothing adds
-    nothing; a chain that has taken nothing yet has no sum (NaN).
+    Sums run in float64 and are rounded once. A NaN label makes the rest of its chain NaN; a step without a selection
+    adds nothing; a chain that has selected nothing yet has no sum (NaN).
     """
-    sums = np.where(taken[:, None], values.astype(np.float64), 0.0)
-    count = taken.astype(np.int64)
+    sums = np.where(has_selection[:, None], values.astype(np.float64), 0.0)
+    count = has_selection.astype(np.int64)
     for depth in range(1, int(step_index.max(initial=0)) + 1):
         at = np.flatnonzero(step_index == depth)
         at = at[at > 0]

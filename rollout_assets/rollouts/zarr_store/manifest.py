@@ -108,13 +108,8 @@ def _runtime_provenance() -> str:
 
 
 def manifest_json_bytes(payload: Mapping[str, Any]) -> bytes:
-    """The canonical bytes of a manifest; NaN and infinities are refused, for they are not JSON."""
+    """The canonical bytes of a manifest; NaN and infinities are refused because they are not JSON."""
     return json.dumps(payload, indent=2, sort_keys=True, ensure_ascii=True, allow_nan=False).encode("ascii")
-
-
-def manifest_sha256(payload: Mapping[str, Any]) -> str:
-    """SHA-256 of the canonical bytes."""
-    return hashlib.sha256(manifest_json_bytes(payload)).hexdigest()
 
 
 def write_rollout_store_manifest(store_dir: Path, payload: Mapping[str, Any]) -> str:

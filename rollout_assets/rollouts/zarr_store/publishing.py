@@ -20,8 +20,6 @@ from rollout_assets.rollouts.zarr_store.writer import (
     ignore_step,
 )
 
-__all__ = ["RolloutZarrStoreConfig", "RolloutZarrStoreWriter", "RolloutZarrWriteResult", "write_rollout_zarr_store"]
-
 
 def write_rollout_zarr_store(
     store_dir: Path | str,

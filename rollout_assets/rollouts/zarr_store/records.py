@@ -7,7 +7,7 @@ are filled in.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from rollout_assets.rollouts.trace import (
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.flatten import SELECTION_COLUMNS, SHELL_COLUMNS
 from rollout_assets.rollouts.zarr_store.identities import SOURCE_FIELDS, TARGET_FIELDS
+from rollout_assets.rollouts.zarr_store.open_store import OpenStore
 from rollout_assets.rollouts.zarr_store.schema import (
     ABSENT,
     CANDIDATE_DIAGNOSTICS,
@@ -41,9 +42,6 @@ from rollout_assets.rollouts.zarr_store.schema import (
     STEPS,
     TARGETS,
 )
-
-if TYPE_CHECKING:
-    from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,26 +74,26 @@ class StoredRollout:
     first_step_row_id: int
 
 
-def read_step(reader: RolloutZarrStoreReader, step_row_id: int) -> StoredStep:
+def read_step(store: OpenStore, step_row_id: int) -> StoredStep:
     """One step; a row id that the table does not have is a ``StoreError``."""
-    _require_row(reader, STEPS, step_row_id)
-    return _steps(reader, step_row_id, step_row_id + 1)[0]
+    _require_row(store, STEPS, step_row_id)
+    return _steps(store, step_row_id, step_row_id + 1)[0]
 
 
-def read_rollout(reader: RolloutZarrStoreReader, rollout_row_id: int) -> StoredRollout:
+def read_rollout(store: OpenStore, rollout_row_id: int) -> StoredRollout:
     """One chain; a row id that the table does not have is a ``StoreError``."""
-    _require_row(reader, ROLLOUTS, rollout_row_id)
-    row = _row(reader, ROLLOUTS, rollout_row_id)
-    owner = reader.array(STEPS.path("rollout_row_id"))
+    _require_row(store, ROLLOUTS, rollout_row_id)
+    row = _row(store, ROLLOUTS, rollout_row_id)
+    owner = store.array(STEPS.path("rollout_row_id"))
     first, last = np.searchsorted(owner, [rollout_row_id, rollout_row_id + 1])
-    hashes = _row(reader, LINEAGE, rollout_row_id)
-    steps = _steps(reader, int(first), int(last))
+    hashes = _row(store, LINEAGE, rollout_row_id)
+    steps = _steps(store, int(first), int(last))
     beam = int(row["beam_width"])
     return StoredRollout(
         rollout_row_id=rollout_row_id,
         source_row_id=int(row["source_row_id"]),
         target_row_id=int(row["target_row_id"]),
-        lineage=_lineage(reader, row, hashes),
+        lineage=_lineage(store, row, hashes),
         root=RolloutRoot(
             row["root_pose_world"],
             int(row["root_time_ns"]),
@@ -109,24 +107,24 @@ def read_rollout(reader: RolloutZarrStoreReader, rollout_row_id: int) -> StoredR
         chain=RolloutChain(
             chain_id=int(row["chain_id"]),
             steps=tuple(stored.step for stored in steps),
-            termination_reason=_string(reader, ROLLOUTS, "termination_reason", row) or "incomplete_rollout",  # type: ignore[arg-type]
-            selection_rng_state_hash=_string(reader, LINEAGE, "selection_rng_state_hash_id", hashes) or "",
+            termination_reason=_string(store, ROLLOUTS, "termination_reason", row) or "",  # type: ignore[arg-type]
+            selection_rng_state_hash=_string(store, LINEAGE, "selection_rng_state_hash_id", hashes) or "",
         ),
         first_step_row_id=int(first),
     )
 
 
-def _steps(reader: RolloutZarrStoreReader, first: int, last: int) -> list[StoredStep]:
-    steps = reader.columns(STEPS, start=first, stop=last)
-    sizes = reader.array(STEPS.path("num_candidates"))
+def _steps(store: OpenStore, first: int, last: int) -> list[StoredStep]:
+    steps = store.columns(STEPS, start=first, stop=last)
+    sizes = store.array(STEPS.path("num_candidates"))
     starts = int(sizes[:first].sum(dtype=np.int64)) + np.concatenate([[0], np.cumsum(steps["num_candidates"])])
     begin, end = int(starts[0]), int(starts[-1])
-    candidates = reader.columns(CANDIDATES, start=begin, stop=end)
-    diagnostics = reader.columns(CANDIDATE_DIAGNOSTICS, start=begin, stop=end)
+    candidates = store.columns(CANDIDATES, start=begin, stop=end)
+    diagnostics = store.columns(CANDIDATE_DIAGNOSTICS, start=begin, stop=end)
     if len(candidates["step_row_id"]) != end - begin:
         raise StoreDamaged("steps/num_candidates", f"says candidates {begin} to {end}, which are not all there")
-    depths = _depths(reader, steps["selected_candidate_row_id"], first, last)
-    score_sources = reader.strings("score_source")
+    depths = _depths(store, steps["selected_candidate_row_id"], first, last)
+    score_sources = store.strings("score_source")
     stored = []
     for at in range(last - first):
         rows = slice(int(starts[at]) - begin, int(starts[at + 1]) - begin)
@@ -156,12 +154,10 @@ def _steps(reader: RolloutZarrStoreReader, first: int, last: int) -> list[Stored
     return stored
 
 
-def _depths(
-    reader: RolloutZarrStoreReader, selected: NDArray[np.int64], first: int, last: int
-) -> list[SelectedDepth | None]:
-    if not reader.attributes.get("selected_depth_enabled"):
+def _depths(store: OpenStore, selected: NDArray[np.int64], first: int, last: int) -> list[SelectedDepth | None]:
+    if not store.attributes.get("selected_depth_enabled"):
         return [None] * len(selected)
-    rows = reader.columns(SELECTED_DEPTH, SELECTED_DEPTH.names, first, last)
+    rows = store.columns(SELECTED_DEPTH, SELECTED_DEPTH.names, first, last)
     return [
         None
         if selected[at] == ABSENT
@@ -175,32 +171,32 @@ def _depths(
     ]
 
 
-def _lineage(reader: RolloutZarrStoreReader, row: dict[str, Any], hashes: dict[str, Any]) -> RolloutLineage:
+def _lineage(store: OpenStore, row: dict[str, Any], hashes: dict[str, Any]) -> RolloutLineage:
     source_id, target_id = int(row["source_row_id"]), int(row["target_row_id"])
-    source, target = _row(reader, SOURCES, source_id), _row(reader, TARGETS, target_id)
+    source, target = _row(store, SOURCES, source_id), _row(store, TARGETS, target_id)
     values: dict[str, Any] = {}
     for table, fields_of, stored in (
         (SOURCES, SOURCE_FIELDS, source),
         (TARGETS, TARGET_FIELDS, target),
         (LINEAGE, LINEAGE_HASHES, hashes),
     ):
-        values |= {field: _value(reader, table, column, stored) for column, field in fields_of.items()}
+        values |= {field: _value(store, table, column, stored) for column, field in fields_of.items()}
     seed = int(row["random_seed"])
     return RolloutLineage(
         **values,
-        rollout_id=_string(reader, ROLLOUTS, "rollout_id", row) or "",
+        rollout_id=_string(store, ROLLOUTS, "rollout_id", row) or "",
         chain_id=int(row["chain_id"]),
         random_seed=None if seed == ABSENT else seed,
-        rollout_policy=_string(reader, ROLLOUTS, "policy_id", row) or "unknown",
+        rollout_policy=_string(store, ROLLOUTS, "policy_id", row) or "unknown",
         source_row_id=source_id,
         target_row_id=target_id,
     )
 
 
-def _value(reader: RolloutZarrStoreReader, table: Table, name: str, row: dict[str, Any]) -> Any:
+def _value(store: OpenStore, table: Table, name: str, row: dict[str, Any]) -> Any:
     column, value = table[name], row[name]
     if column.dictionary is not None:
-        return _string(reader, table, name, row)
+        return _string(store, table, name, row)
     if column.row_shape:
         return None if np.isnan(value).all() else tuple(value.tolist())
     if column.is_float:
@@ -208,18 +204,18 @@ def _value(reader: RolloutZarrStoreReader, table: Table, name: str, row: dict[st
     return None if int(value) == ABSENT else int(value)
 
 
-def _string(reader: RolloutZarrStoreReader, table: Table, name: str, row: dict[str, Any]) -> str | None:
+def _string(store: OpenStore, table: Table, name: str, row: dict[str, Any]) -> str | None:
     dictionary = table[name].dictionary
     assert dictionary is not None
     index = int(row[name])
-    return None if index == ABSENT else reader.dictionaries[dictionary][index]
+    return None if index == ABSENT else store.dictionaries[dictionary][index]
 
 
-def _row(reader: RolloutZarrStoreReader, table: Table, index: int) -> dict[str, Any]:
-    return {name: values[0] for name, values in reader.columns(table, start=index, stop=index + 1).items()}
+def _row(store: OpenStore, table: Table, index: int) -> dict[str, Any]:
+    return {name: values[0] for name, values in store.columns(table, start=index, stop=index + 1).items()}
 
 
-def _require_row(reader: RolloutZarrStoreReader, table: Table, index: int) -> None:
-    rows = reader.num_rows(table.name)
+def _require_row(store: OpenStore, table: Table, index: int) -> None:
+    rows = store.num_rows(table.name)
     if not 0 <= index < rows:
-        raise StoreError(f"{reader.location}: {table.name} has rows 0 to {rows - 1}, got {index}")
+        raise StoreError(f"{store.location}: {table.name} has rows 0 to {rows - 1}, got {index}")

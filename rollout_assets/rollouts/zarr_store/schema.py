@@ -6,7 +6,7 @@ no array name is typed twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 
 import numpy as np
@@ -392,11 +392,3 @@ def array_paths() -> tuple[str, ...]:
     """Every array of a store."""
     columns = tuple(table.path(column) for table in TABLES.values() for column in table.names)
     return (*columns, *TEXT_PATHS, REASON_BITS_PATH)
-
-
-def columns_in_dictionary(dictionary: str) -> Iterator[tuple[Table, Column]]:
-    """Every column whose ids point into a dictionary."""
-    for table in TABLES.values():
-        for column in table.columns:
-            if column.dictionary == dictionary:
-                yield table, column

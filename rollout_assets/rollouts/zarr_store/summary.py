@@ -14,13 +14,12 @@ import polars as pl
 from rollout_assets.candidates.reasons import InvalidReason
 from rollout_assets.errors import StoreError
 from rollout_assets.files import publishing
-from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.rollouts.zarr_store.open_store import OpenStore
 from rollout_assets.rollouts.zarr_store.schema import (
     CANDIDATES,
     GROUPS,
     Q_H,
     REASON_BITS_PATH,
-    STEPS,
     TABLES,
     TEXT_PATHS,
 )
@@ -41,7 +40,7 @@ _BLOCK_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """What a store says of itself, without decoding more than its small tables."""
+    """What a store says of itself, without decoding more than its masks."""
 
     location: str
     schema_version: str
@@ -71,16 +70,16 @@ class SchemaRow:
     table: str
 
 
-def store_info(reader: RolloutZarrStoreReader) -> StoreInfo:
-    """Summarise a store from its attributes, its manifest and two small columns."""
-    attributes, manifest = reader.attributes, reader.sidecar_manifest()
-    sizes = reader.files.sizes()
-    trainable = int(reader.array(Q_H.path("q_train_mask")).any(axis=1).sum())
+def store_info(store: OpenStore) -> StoreInfo:
+    """Summarise a store from its attributes, its manifest and its masks."""
+    attributes, manifest = store.attributes, store.sidecar_manifest()
+    sizes = store.files.sizes()
+    trainable = int(store.array(Q_H.path("q_train_mask")).any(axis=1).sum())
     depth = "none"
     if attributes["selected_depth_enabled"]:
         depth = f"{attributes['selected_depth_width_px']} x {attributes['selected_depth_height_px']} px"
     return StoreInfo(
-        location=reader.location,
+        location=store.location,
         schema_version=attributes["schema_version"],
         created_at_utc=attributes["created_at_utc"],
         split=attributes["source_split"],
@@ -89,7 +88,7 @@ def store_info(reader: RolloutZarrStoreReader) -> StoreInfo:
         horizon=attributes["q_h_horizon"],
         counts=manifest["counts"],
         trainable_states=trainable,
-        valid_candidates=int(reader.array(STEPS.path("num_valid_candidates")).sum()),
+        valid_candidates=int(np.count_nonzero(store.array(CANDIDATES.path("actor_action_mask")))),
         selected_depth=depth,
         files=len(sizes),
         megabytes=sum(sizes.values()) / 1e6,
@@ -106,11 +105,11 @@ class CandidateCounts:
     refused: Counter[str]
 
 
-def count_candidates(readers: Iterable[RolloutZarrStoreReader]) -> CandidateCounts:
+def count_candidates(stores: Iterable[OpenStore]) -> CandidateCounts:
     """The candidates of some stores together, read in blocks."""
     stages, refused = dict.fromkeys(CANDIDATE_STAGES, 0), Counter[str]()
     names = [mask for mask in CANDIDATE_STAGES.values() if mask is not None]
-    for block in candidate_blocks(readers, (*names, "primary_invalid_reason")):
+    for block in candidate_blocks(stores, (*names, "primary_invalid_reason")):
         for stage, mask in CANDIDATE_STAGES.items():
             stages[stage] += len(block["primary_invalid_reason"]) if mask is None else int(block[mask].sum())
         reasons = block["primary_invalid_reason"][~block["actor_action_mask"].astype(bool)]
@@ -119,11 +118,11 @@ def count_candidates(readers: Iterable[RolloutZarrStoreReader]) -> CandidateCoun
     return CandidateCounts(stages, refused)
 
 
-def candidate_blocks(readers: Iterable[RolloutZarrStoreReader], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+def candidate_blocks(stores: Iterable[OpenStore], names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Columns of the candidate tables of some stores, a million rows at a time."""
-    for reader in readers:
-        for start in range(0, reader.num_rows(CANDIDATES.name), _BLOCK_ROWS):
-            yield reader.columns(CANDIDATES, names, start, start + _BLOCK_ROWS)
+    for store in stores:
+        for start in range(0, store.num_rows(CANDIDATES.name), _BLOCK_ROWS):
+            yield store.columns(CANDIDATES, names, start, start + _BLOCK_ROWS)
 
 
 def schema_rows(table: str | None = None) -> list[SchemaRow]:
@@ -132,29 +131,29 @@ def schema_rows(table: str | None = None) -> list[SchemaRow]:
         raise StoreError(f"no table {table!r}; the schema has {', '.join(GROUPS)}")
     rows = [
         SchemaRow(
-            array=found.path(column.name),
+            array=owner.path(column.name),
             dtype=column.dtype,
             row_shape=" x ".join(str(part) for part in column.row_shape),
             dictionary=column.dictionary or "",
-            table=found.name,
+            table=owner.name,
         )
-        for found in TABLES.values()
-        for column in found.columns
+        for owner in TABLES.values()
+        for column in owner.columns
     ]
     rows += [SchemaRow(path, "uint8", "", "JSON list of strings", path.split("/")[0]) for path in TEXT_PATHS]
     rows.append(SchemaRow(REASON_BITS_PATH, "uint16", "", "", "metadata"))
     return [row for row in rows if table is None or row.table == table]
 
 
-def head(reader: RolloutZarrStoreReader, table: str, rows: int, columns: Collection[str] | None = None) -> pl.DataFrame:
+def head(store: OpenStore, table: str, rows: int, columns: Collection[str] | None = None) -> pl.DataFrame:
     """The first rows of a table, strings decoded."""
     if rows < 1:
         raise StoreError(f"rows must be >= 1, got {rows}")
-    return reader.table(table, columns=columns or None, decode=True, stop=rows)
+    return store.table(table, columns=columns or None, decode=True, stop=rows)
 
 
 def export_table(
-    reader: RolloutZarrStoreReader,
+    store: OpenStore,
     table: str,
     destination: Path,
     *,
@@ -165,7 +164,7 @@ def export_table(
     form = _format(destination)
     if destination.exists():
         raise StoreError(f"{destination}: already there; choose another file or remove it first")
-    frame = reader.table(table, columns=columns or None, decode=decode)
+    frame = store.table(table, columns=columns or None, decode=decode)
     destination.parent.mkdir(parents=True, exist_ok=True)
     with publishing(destination) as scratch:
         if form == "parquet":

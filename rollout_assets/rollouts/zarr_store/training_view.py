@@ -65,8 +65,8 @@ class StateIndex:
     def build(cls, steps: Columns, rollouts: Columns) -> StateIndex:
         """From the steps and rollouts tables; rows of a damaged table that point nowhere own nothing (-1)."""
         rollout = steps["rollout_row_id"]
-        known = (rollout >= 0) & (rollout < len(rollouts["rollout_row_id"]))
-        safe = np.where(known, rollout, 0)
+        has_rollout = (rollout >= 0) & (rollout < len(rollouts["rollout_row_id"]))
+        safe = np.where(has_rollout, rollout, 0)
         follows = np.zeros(len(rollout), np.bool_)
         follows[:-1] = (rollout[1:] == rollout[:-1]) & (
             steps["step_index"][1:].astype(np.int64) == steps["step_index"][:-1].astype(np.int64) + 1
@@ -76,8 +76,8 @@ class StateIndex:
         sizes = np.maximum(steps["num_candidates"].astype(np.int64), 0)
         return cls(
             step_row_id=steps["step_row_id"],
-            source_row_id=_owned(rollouts["source_row_id"], safe, known),
-            target_row_id=_owned(rollouts["target_row_id"], safe, known),
+            source_row_id=_owned(rollouts["source_row_id"], safe, has_rollout),
+            target_row_id=_owned(rollouts["target_row_id"], safe, has_rollout),
             selected_candidate_row_id=steps["selected_candidate_row_id"],
             next_step_row_id=np.where(follows, next_row, ABSENT),
             shell_sizes=sizes,
@@ -116,13 +116,13 @@ def build_view(
 
     selected = index.selected_candidate_row_id[start:stop]
     local = selected - index.shell_starts[start:stop]
-    taken = (selected != ABSENT) & (local >= 0) & (local < sizes)
-    at = np.where(taken, local, 0)
-    next_step = np.where(taken, index.next_step_row_id[start:stop], ABSENT)
+    has_selection = (selected != ABSENT) & (local >= 0) & (local < sizes)
+    at = np.where(has_selection, local, 0)
+    next_step = np.where(has_selection, index.next_step_row_id[start:stop], ABSENT)
     reward, reward_rri = np.full((2, len(states)), np.nan, np.float32)
     if index.width:
-        reward = np.where(taken, view["one_step_target_root_gain"][states, at], np.float32(np.nan))
-        reward_rri = np.where(taken, view["one_step_target_rri"][states, at], np.float32(np.nan))
+        reward = np.where(has_selection, view["one_step_target_root_gain"][states, at], np.float32(np.nan))
+        reward_rri = np.where(has_selection, view["one_step_target_rri"][states, at], np.float32(np.nan))
     invalid = ~view["valid_action_mask"]
     view["q_train_mask"] &= view["valid_action_mask"]
     for name in ("one_step_target_rri", "one_step_target_root_gain"):
@@ -131,7 +131,7 @@ def build_view(
         "state_step_row_id": index.step_row_id[start:stop],
         "source_row_id": index.source_row_id[start:stop],
         "target_row_id": index.target_row_id[start:stop],
-        "selected_candidate_index": np.where(taken, local, ABSENT).astype(np.int32),
+        "selected_candidate_index": np.where(has_selection, local, ABSENT).astype(np.int32),
         "td_selected_candidate_row_id": selected,
         "td_reward": reward,
         "td_reward_target_rri": reward_rri,
@@ -143,7 +143,7 @@ def build_view(
 
 
 def naive_view(steps: Columns, candidates: Columns, rollouts: Columns, discount_gamma: float) -> dict[str, list[Any]]:
-    """The same view, state by state and row by row, in plain Python lists."""
+    """The view that ``build_view`` makes, state by state and row by row, in plain Python lists."""
     owner = {
         int(row): (int(source), int(target))
         for row, source, target in zip(*(rollouts[name] for name in ROLLOUT_COLUMNS), strict=True)
@@ -197,7 +197,7 @@ def _dense(name: str, values: NDArray[Any], states: int, width: int, cell: NDArr
     return dense.reshape(states, width)
 
 
-def _owned(column: NDArray[Any], rows: NDArray[np.int64], known: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _owned(column: NDArray[Any], rows: NDArray[np.int64], has_rollout: NDArray[np.bool_]) -> NDArray[np.int64]:
     if not len(column):
         return np.full(len(rows), ABSENT, np.int64)
-    return np.where(known, column[rows], ABSENT)
+    return np.where(has_rollout, column[rows], ABSENT)

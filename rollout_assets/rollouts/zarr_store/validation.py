@@ -16,13 +16,13 @@ import numpy as np
 from rollout_assets.errors import StoreDamaged, StoreError
 from rollout_assets.rollouts.zarr_store.checks.candidates import BLOCK_CHECKS
 from rollout_assets.rollouts.zarr_store.checks.chains import CHAIN_CHECKS, STEP_CHECKS, SelectedLabels
-from rollout_assets.rollouts.zarr_store.checks.findings import Finding, Findings, merge_findings
 from rollout_assets.rollouts.zarr_store.checks.owners import OWNER_CHECKS
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck
 from rollout_assets.rollouts.zarr_store.checks.structure import STRUCTURE_CHECKS
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
-from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader, StoreLocation, open_files
+from rollout_assets.rollouts.zarr_store.findings import Finding, Findings, merge_findings
+from rollout_assets.rollouts.zarr_store.open_store import OpenStore, StoreLocation, open_files
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, ROLLOUTS, STEPS
 
 CHECKS = tuple(
@@ -71,9 +71,9 @@ def validate_rollout_zarr_store(store_dir: StoreLocation, *, deep: bool = False)
     return _validate(open_files(store_dir)[0], str(store_dir), deep)
 
 
-def validate_open_store(reader: RolloutZarrStoreReader, *, deep: bool = False) -> RolloutZarrValidationResult:
-    """Validate the store behind a reader."""
-    return _validate(reader.files, reader.location, deep)
+def validate_open_store(store: OpenStore, *, deep: bool = False) -> RolloutZarrValidationResult:
+    """Validate a store that is already open."""
+    return _validate(store.files, store.location, deep)
 
 
 def _validate(files: StoreFiles, location: str, deep: bool) -> RolloutZarrValidationResult:
@@ -99,7 +99,7 @@ def _candidate_findings(store: StoreUnderCheck) -> Iterator[Finding]:
         yield Finding("readable", error.where, error.problem)
         return
     if not covered:
-        return  # shells_cover_candidates says so; rows cannot be told apart
+        return  # reported by shells_cover_candidates; which rows belong to which step is unknown
     labels = SelectedLabels()
     for block in store.blocks():
         for check in (*BLOCK_CHECKS, labels.gather):
@@ -109,16 +109,18 @@ def _candidate_findings(store: StoreUnderCheck) -> Iterator[Finding]:
 
 
 def _run(name: str, check: Callable[[], Findings]) -> Iterable[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
         with np.errstate(all="ignore"):  # damaged numbers overflow; the finding says so, not a warning
             for finding in check():
-                found.append(Finding(name, finding.where, finding.problem, finding.row, finding.count, finding.value))
+                findings.append(
+                    Finding(name, finding.where, finding.problem, finding.row, finding.count, finding.value)
+                )
     except StoreDamaged as error:
-        found.append(Finding("readable", error.where, error.problem))
+        findings.append(Finding("readable", error.where, error.problem))
     except Exception as error:  # a check must never end a validation
-        found.append(Finding(name, "store", f"could not be checked: {type(error).__name__}: {error}"))
-    return found
+        findings.append(Finding(name, "store", f"could not be checked: {type(error).__name__}: {error}"))
+    return findings
 
 
 def _once_per_damage(findings: list[Finding]) -> list[Finding]:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_assets.errors import RecordRefused, StoreError, StoreExists
+from rollout_assets.errors import RecordRefused, StoreExists
 from rollout_assets.files import discard_path, now_utc
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store.admission import refuse_unfit, refuse_unfit_rows
@@ -26,10 +26,7 @@ from rollout_assets.rollouts.zarr_store.attributes import (
     manifest_payload,
     root_attributes,
 )
-from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray
-from rollout_assets.rollouts.zarr_store.chunks.files import LocalFiles
-from rollout_assets.rollouts.zarr_store.chunks.inventory import take_inventory
-from rollout_assets.rollouts.zarr_store.chunks.row_chunks import RowLayout, layout_of
+from rollout_assets.rollouts.zarr_store.chunks.row_chunks import RowLayout
 from rollout_assets.rollouts.zarr_store.chunks.sinks import ChunkSizes, ColumnSink, TableSink, WrittenArray
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.dictionaries import Dictionaries, encode_strings
@@ -55,11 +52,16 @@ from rollout_assets.rollouts.zarr_store.identities import (
 from rollout_assets.rollouts.zarr_store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     RolloutStoreManifestContext,
-    manifest_sha256,
     write_rollout_store_manifest,
 )
-from rollout_assets.rollouts.zarr_store.merge import append_store
-from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.rollouts.zarr_store.merge import (
+    Rebasing,
+    rebased_blocks,
+    rebased_rows,
+    refuse_other_settings,
+    shifts_after,
+)
+from rollout_assets.rollouts.zarr_store.open_store import OpenStore
 from rollout_assets.rollouts.zarr_store.schema import (
     CANDIDATE_DIAGNOSTICS,
     CANDIDATES,
@@ -88,6 +90,7 @@ from rollout_assets.rollouts.zarr_store.training_view import (
     StateIndex,
     build_view,
 )
+from rollout_assets.rollouts.zarr_store.written import WrittenArrays
 
 OnStep = Callable[[str], None]
 
@@ -119,7 +122,7 @@ class RolloutZarrStoreWriter:
     The directory must not exist yet. ``append`` and ``append_store`` may be mixed; ``finish`` completes the store: the
     manifest before the root ``zarr.json``, so that a directory without a root is not a store. Leaving the ``with``
     block without ``finish`` removes the directory. ``on_step`` is called at named points (``flush/<table>``, ``view``,
-    ``manifest/before``, ``manifest/after``, ``metadata``, ``root``), for tests that kill a build there.
+    ``manifest/before``, ``manifest/after``, ``metadata``, ``root``), so that tests can kill a build there.
     """
 
     def __init__(
@@ -139,8 +142,8 @@ class RolloutZarrStoreWriter:
         self._store_kind = store_kind
         self._on_step = on_step
         self.dictionaries = Dictionaries()
-        self.sources = IdentityTable(SOURCES, "source")
-        self.targets = IdentityTable(TARGETS, "target")
+        self.sources = IdentityTable(SOURCES, "source", SOURCE_KEY)
+        self.targets = IdentityTable(TARGETS, "target", TARGET_KEY)
         self._last: tuple[Any, Any, Owner] | None = None
         self._horizon = 0
         self._waiting: list[EncodedRecord] = []
@@ -182,22 +185,37 @@ class RolloutZarrStoreWriter:
         if self._waiting_rows >= _BATCH_ROWS:
             self._flatten_waiting()
 
-    def append_store(self, reader: RolloutZarrStoreReader) -> None:
+    def append_store(self, store: OpenStore) -> None:
         """Add every row of a finished store, re-based; the result equals one store of all records in order."""
         self._flatten_waiting()
-        append_store(self, reader)
+        refuse_other_settings(self.config, store)
+        strings = self.dictionaries.intern_store(store.dictionaries)
+        owners: dict[str, NDArray[np.int64]] = {}
+        for column, table, add in (
+            ("source_row_id", SOURCES, self._add_source),
+            ("target_row_id", TARGETS, self._add_target),
+        ):
+            rows = rebased_rows(store, table, Rebasing(strings, owners))
+            owners[column] = np.array([add(row, store.location) for row in rows], np.int64)
+        rebasing = Rebasing(strings, owners, shifts_after(self.counts))
+        for name, columns in rebased_blocks(store, rebasing, self.config.selected_depth.enabled):
+            if name == ROLLOUTS.name:
+                self._horizon = max(self._horizon, int(columns["horizon"].max(initial=0)))
+            self._sinks[name].append(columns)
 
     def finish(self) -> RolloutZarrWriteResult:
         """Derive the training view, write metadata and manifest; the root comes last."""
         if not len(self.sources):
             raise RecordRefused("no records: a store needs at least one source row")
         self._flatten_waiting()
-        written = {array.path: array for sink in self._sinks.values() for array in sink.finish()}
-        written |= self._write_view(written)
+        written = WrittenArrays(self.store_dir)
+        for sink in self._sinks.values():
+            written.add(sink.finish())
+        self._write_view(written)
         self._on_step("view")
-        written |= self._write_texts()
-        counts = self._store_counts(written)
-        tables = self._small_tables(written)
+        written.add(self._write_texts())
+        counts = StoreCounts.of(written.shape)
+        tables = SmallTables.of(written.column, self.dictionaries.values())
         horizon = self._horizon or 1
         groups = group_attributes(self.config, counts, horizon)
         root = root_attributes(self.config, tables.origin, counts, horizon, self._created_at_utc or now_utc())
@@ -206,17 +224,15 @@ class RolloutZarrStoreWriter:
             root,
             counts,
             tables,
-            {path: array.content_sha256 for path, array in written.items()},
-            self._stored_checksums(written),
+            written.content_sha256,
+            written.stored_checksums(),
             self._context or RolloutStoreManifestContext.here(),
             self._store_kind,
         )
         digest = write_rollout_store_manifest(self.store_dir, payload)
-        assert digest == manifest_sha256(payload)
         self._on_step("manifest/after")
         root["manifest_sha256"] = digest
-        metadata = {path: array.metadata for path, array in written.items()}
-        write_metadata(self.store_dir, metadata, groups, root, self._on_step)
+        write_metadata(self.store_dir, written.documents, groups, root, self._on_step)
         self._on_step("root")
         self._finished = True
         return RolloutZarrWriteResult(
@@ -230,32 +246,22 @@ class RolloutZarrStoreWriter:
             manifest_sha256=digest,
         )
 
-    def add_source(self, row: Row, where: str) -> int:
+    def _add_source(self, row: Row, where: str) -> int:
         """The source row of an identity; a second split in one store is refused."""
-        split = self.dictionaries["split"].values[int(row["split_id"])]
         if int(row["split_id"]) != 0:
-            raise RecordRefused(
-                f"{where}: one store holds one split: {self.dictionaries['split'].values[0]!r} so far, got {split!r}"
-            )
-        row_id, is_new = self.sources.add(tuple(_plain(row[name]) for name in SOURCE_KEY), row, where)
+            splits = self.dictionaries["split"].values
+            split = splits[int(row["split_id"])]
+            raise RecordRefused(f"{where}: one store holds one split: {splits[0]!r} so far, got {split!r}")
+        return self._add_owner(self.sources, SOURCES, row, where)
+
+    def _add_target(self, row: Row, where: str) -> int:
+        return self._add_owner(self.targets, TARGETS, row, where)
+
+    def _add_owner(self, identities: IdentityTable, table: Table, row: Row, where: str) -> int:
+        row_id, is_new = identities.add(row, where)
         if is_new:
-            self._sinks["sources"].append(self.sources.block(row_id, row))
+            self._sinks[table.name].append(identities.block(row_id, row))
         return row_id
-
-    def add_target(self, row: Row, where: str) -> int:
-        """The target row of an identity."""
-        row_id, is_new = self.targets.add(tuple(_plain(row[name]) for name in TARGET_KEY), row, where)
-        if is_new:
-            self._sinks["targets"].append(self.targets.block(row_id, row))
-        return row_id
-
-    def append_columns(self, table: str, columns: dict[str, NDArray[Any]]) -> None:
-        """Add rows that already carry this store's ids; for merging stores."""
-        self._sinks[table].append(columns)
-
-    def raise_horizon(self, horizon: int) -> None:
-        """Take note of the longest horizon of rows added as columns."""
-        self._horizon = max(self._horizon, horizon)
 
     def _flatten_waiting(self) -> None:
         records, self._waiting, self._waiting_rows = self._waiting, [], 0
@@ -277,10 +283,10 @@ class RolloutZarrStoreWriter:
         if self._last is not None and self._last[:2] == (source_facts, target_facts):
             return self._last[2]
         where = f"record {record.rollout_id_prefix!r}"
-        source_id = self.add_source(source_row(lineage, self.dictionaries), where)
+        source_id = self._add_source(source_row(lineage, self.dictionaries), where)
         row = target_row(lineage, source_id, self.dictionaries, self.config.target_protocol_version)
         trainable = bool(row["target_valid_mask"] and row["gt_label_valid_mask"])
-        owner = Owner(source_id, self.add_target(row, where), trainable)
+        owner = Owner(source_id, self._add_target(row, where), trainable)
         self._last = (source_facts, target_facts, owner)
         return owner
 
@@ -289,7 +295,6 @@ class RolloutZarrStoreWriter:
         rows = ChunkSizes(config.chunk_rows, config.chunks_per_shard)
         small = ChunkSizes(config.chunk_rows, 1)
         depth = ChunkSizes(config.selected_depth.chunk_steps, config.depth_chunks_per_shard)
-        depth_rows = SELECTED_DEPTH.part([name for name in SELECTED_DEPTH.names if name not in SELECTED_DEPTH.rasters])
 
         def sink(table: Table, sizes: ChunkSizes) -> TableSink:
             return TableSink(self.store_dir, table, config.dims, sizes, self._workers, self._on_step)
@@ -302,32 +307,24 @@ class RolloutZarrStoreWriter:
             "steps": sink(STEPS, small),
             "candidates": sink(CANDIDATES, rows),
             "candidate_diagnostics": sink(CANDIDATE_DIAGNOSTICS, rows),
-            "selected_depth": sink(depth_rows, small),
+            "selected_depth": sink(SELECTED_DEPTH.without_rasters, small),
             "rasters": sink(SELECTED_DEPTH.part(SELECTED_DEPTH.rasters), depth),
             "target_eval_crops": sink(TARGET_EVAL_CROPS, ChunkSizes(1, 1)),
         }
 
-    def _write_view(self, written: dict[str, WrittenArray]) -> dict[str, WrittenArray]:
-        files = LocalFiles(self.store_dir)
-
-        def read(table: Table, name: str, rows: slice = slice(0, None)) -> NDArray[Any]:
-            array = RowArray(files, table.path(name), written[table.path(name)].metadata)
-            return array.read(rows.start, rows.stop)
-
-        index = StateIndex.build(
-            {name: read(STEPS, name) for name in STEP_COLUMNS}, {name: read(ROLLOUTS, name) for name in ROLLOUT_COLUMNS}
-        )
+    def _write_view(self, written: WrittenArrays) -> None:
+        index = StateIndex.build(written.columns(STEPS, STEP_COLUMNS), written.columns(ROLLOUTS, ROLLOUT_COLUMNS))
         sinks = self._view_sinks(index.width)
         for first, stop in index.blocks(_VIEW_BLOCK_ROWS):
             start = max(first, sinks[0].rows)
             if start >= stop:
                 continue  # an extended store already has these states
-            rows = index.rows(start, stop)
-            candidates = {name: read(CANDIDATES, name, rows) for name in CANDIDATE_COLUMNS}
+            candidates = written.columns(CANDIDATES, CANDIDATE_COLUMNS, index.rows(start, stop))
             view = build_view(index, candidates, start, stop, self.config.discount_gamma)
             for sink in sinks:
                 sink.append(view)
-        return {array.path: array for sink in sinks for array in sink.finish()}
+        for sink in sinks:
+            written.add(sink.finish())
 
     def _view_sinks(self, width: int) -> list[TableSink]:
         states = self.config.chunk_states
@@ -338,7 +335,7 @@ class RolloutZarrStoreWriter:
             for names, sizes in ((VIEW_OF, dense), (set(Q_H.names) - set(VIEW_OF), narrow))
         ]
 
-    def _write_texts(self) -> dict[str, WrittenArray]:
+    def _write_texts(self) -> list[WrittenArray]:
         texts = {f"dictionaries/{name}": values for name, values in self.dictionaries.values().items()}
         texts |= {
             REASON_NAMES_PATH: [name for name, _ in REASONS_BY_BIT],
@@ -349,7 +346,7 @@ class RolloutZarrStoreWriter:
         }
         arrays: dict[str, NDArray[Any]] = {path: encode_strings(values) for path, values in texts.items()}
         arrays[REASON_BITS_PATH] = np.array([bit for _, bit in REASONS_BY_BIT], np.uint16)
-        return dict(self._workers.map(lambda item: (item[0], self._write_whole(*item)), arrays.items()))
+        return list(self._workers.map(lambda path: self._write_whole(path, arrays[path]), arrays))
 
     def _write_whole(self, path: str, values: NDArray[Any]) -> WrittenArray:
         layout = RowLayout(values.dtype, (), max(len(values), 1), 1, "rows")
@@ -357,45 +354,3 @@ class RolloutZarrStoreWriter:
         if len(values):
             column.write(values)
         return column.finish()
-
-    def _store_counts(self, written: dict[str, WrittenArray]) -> StoreCounts:
-        rows = {name: sink.rows for name, sink in self._sinks.items()}
-        view = written[Q_H.path("candidate_row_id")].metadata.shape
-        return StoreCounts(
-            sources=rows["sources"],
-            targets=rows["targets"],
-            rollouts=rows["rollouts"],
-            steps=rows["steps"],
-            candidates=rows["candidates"],
-            candidate_diagnostics=rows["candidate_diagnostics"],
-            selected_depths=rows["selected_depth"],
-            target_eval_crops=rows["target_eval_crops"],
-            q_h_states=view[0],
-            q_h_max_candidates=view[1],
-        )
-
-    def _small_tables(self, written: dict[str, WrittenArray]) -> SmallTables:
-        files = LocalFiles(self.store_dir)
-
-        def columns(table: Table) -> dict[str, NDArray[Any]]:
-            paths = {name: table.path(name) for name in table.names}
-            return {name: RowArray(files, path, written[path].metadata).read() for name, path in paths.items()}
-
-        return SmallTables(columns(SOURCES), columns(LINEAGE), columns(TARGETS), self.dictionaries.values())
-
-    def _stored_checksums(self, written: dict[str, WrittenArray]) -> dict[str, str]:
-        files = LocalFiles(self.store_dir)
-        sizes = files.sizes()
-        checksums = {}
-        for path, array in written.items():
-            layout = layout_of(array.metadata)
-            assert layout is not None
-            found = take_inventory(files, sizes, path, layout, array.metadata.shape[0])
-            if found.problems:
-                raise StoreError(f"{self.store_dir}: {path}: {found.problems[0]} right after it was written")
-            checksums[path] = found.stored_crc32c
-        return checksums
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, (np.ndarray, np.generic)) else value

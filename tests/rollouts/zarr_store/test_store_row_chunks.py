@@ -10,7 +10,8 @@ import pytest
 import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from zarr.storage import LocalStore
+from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
+from zarr.storage import LocalStore, MemoryStore
 
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray
@@ -23,12 +24,12 @@ from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
     encode_file,
     layout_of,
 )
-from rollout_assets.rollouts.zarr_store.documents import document_bytes
+from rollout_assets.rollouts.zarr_store.documents import document_bytes, read_document
 
 
 def write(folder: Path, layout: RowLayout, values: np.ndarray) -> None:
     folder.mkdir(parents=True)
-    (folder / "zarr.json").write_bytes(document_bytes(layout.metadata(len(values)).to_dict()))
+    (folder / "zarr.json").write_bytes(document_bytes(layout.document(len(values))))
     with ThreadPoolExecutor(1) as worker:
         for index in range(layout.files(len(values))):
             file = folder / layout.file_key(index)
@@ -63,14 +64,38 @@ def test_zarr_reads_what_is_written_here(
     write(folder / "x", layout, values)
     plain = zarr.open_array(LocalStore(folder / "x", read_only=True), mode="r")
     np.testing.assert_array_equal(plain[...], values, strict=True)
-    assert layout_of(plain.metadata) == layout
-    own = RowArray(LocalFiles(folder), "x", plain.metadata)
+    assert layout_of(layout.document(rows)) == layout
+    own = RowArray(LocalFiles(folder), "x", layout.document(rows))
     start = data.draw(st.integers(0, rows))
     stop = data.draw(st.integers(start, rows))
     np.testing.assert_array_equal(own.read(start, stop), values[start:stop], strict=True)
     found = take_inventory(LocalFiles(folder), LocalFiles(folder).sizes(), "x", layout, rows, verify=True)
     assert found.problems == ()
     assert len(found.files) == layout.files(rows)
+
+
+@pytest.mark.parametrize("codec", ["rows", "view", "raster"])
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int64", "float16", "float32"])
+@pytest.mark.parametrize(("rows", "row_shape"), [(5, ()), (90, (2, 5)), (90, (3, 0))])
+def test_documents_are_those_that_zarr_writes(codec: CodecName, dtype: str, rows: int, row_shape: tuple[int, ...]):
+    layout = choose_layout(np.dtype(dtype), row_shape, rows, 30, 2, codec)
+    chunk = (layout.chunk_rows, *(max(size, 1) for size in row_shape))
+    size = np.dtype(dtype).itemsize
+    compressor = {
+        "rows": ZstdCodec(level=1),
+        "view": BloscCodec(typesize=size, cname="lz4", clevel=5, shuffle="shuffle"),
+        "raster": BloscCodec(typesize=size, cname="zstd", clevel=5, shuffle="bitshuffle"),
+    }[codec]
+    array = zarr.create_array(
+        MemoryStore(),
+        shape=(rows, *row_shape),
+        dtype=dtype,
+        chunks=chunk,
+        shards=(layout.file_rows, *chunk[1:]) if layout.sharded else None,
+        compressors=(compressor, Crc32cCodec()),
+        fill_value=None,
+    )
+    assert document_bytes(layout.document(rows)) == document_bytes(array.metadata.to_dict())
 
 
 def test_a_layout_of_one_full_file_does_not_depend_on_what_follows() -> None:
@@ -84,8 +109,8 @@ def test_a_chunk_missing_inside_a_shard_is_named(tmp_path: Path) -> None:
     values = np.zeros(400, np.float32)
     layout = choose_layout(values.dtype, (), 400, 100, 4, "rows")
     write(tmp_path / "x", layout, values[:300])
-    metadata = layout.metadata(400)
-    plain = RowArray(LocalFiles(tmp_path), "x", metadata)
+    document = layout.document(400)
+    plain = RowArray(LocalFiles(tmp_path), "x", document)
     np.testing.assert_array_equal(plain.read(0, 300), values[:300])
     with pytest.raises(StoreDamaged, match="x: file c/0: chunk 3 is missing in its shard"):
         plain.read()
@@ -98,7 +123,7 @@ def test_a_chunk_of_another_length_is_refused(tmp_path: Path) -> None:
     short = RowLayout(np.dtype("f4"), (), 100, 1, "rows")
     write(tmp_path / "x", short, np.ones(100, np.float32))
     with pytest.raises(StoreDamaged, match="must decode to 800 bytes, got 400"):
-        RowArray(LocalFiles(tmp_path), "x", layout.metadata(100)).read()
+        RowArray(LocalFiles(tmp_path), "x", layout.document(100)).read()
 
 
 def test_arrays_of_other_writers_are_read_through_zarr(tmp_path: Path) -> None:
@@ -106,6 +131,7 @@ def test_arrays_of_other_writers_are_read_through_zarr(tmp_path: Path) -> None:
     written = zarr.create_array(LocalStore(tmp_path / "x"), shape=values.shape, dtype=values.dtype, chunks=(7, 2))
     written[...] = values
     foreign = zarr.open_array(tmp_path / "x", mode="r")
-    array = RowArray(LocalFiles(tmp_path), "x", foreign.metadata, through_zarr=lambda: foreign)
+    files = LocalFiles(tmp_path)
+    array = RowArray(files, "x", read_document(files, "x")[1], through_zarr=lambda: foreign)
     assert array.layout is None
     np.testing.assert_array_equal(array.read(3, 11), values[3:11])

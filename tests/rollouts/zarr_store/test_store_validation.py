@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from rollout_assets.errors import StoreError
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_rollout_zarr_store
-from rollout_assets.rollouts.zarr_store.checks.findings import Finding, merge_findings
 from rollout_assets.rollouts.zarr_store.chunks.inventory import take_inventory
 from rollout_assets.rollouts.zarr_store.documents import document_bytes
+from rollout_assets.rollouts.zarr_store.findings import Finding, merge_findings
 from rollout_assets.rollouts.zarr_store.manifest import manifest_json_bytes
 from rollout_assets.rollouts.zarr_store.schema import LABEL_COLUMNS, Q_H, array_paths
 from rollout_assets.rollouts.zarr_store.validation import CHECKS

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from rollout_assets.candidates.reasons import INVALID_REASON_CODES, InvalidReason, bitset_is_consistent
 from rollout_assets.candidates.shell import POSITION_IDS, STRATEGY_IDS
-from rollout_assets.rollouts.zarr_store.checks.findings import Findings, bad_rows
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import Block
+from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows
 from rollout_assets.rollouts.zarr_store.label_rules import (
     SMALLEST_ERROR,
     TELESCOPE_TOLERANCE,
@@ -64,17 +64,17 @@ def counts_match(block: Block) -> Findings:
     yield from bad_rows(
         STEPS.path("num_valid_candidates"), wrong, "must count the valid candidates", stored, block.start
     )
-    taken, at = _taken(block)
+    has_selection, at = _selected_rows(block)
     shell = block.step("selected_shell_index")
-    wrong = shell != np.where(taken, at - block.shell_starts, -1)
+    wrong = shell != np.where(has_selection, at - block.shell_starts, -1)
     yield from bad_rows(
         STEPS.path("selected_shell_index"), wrong, "must be that of the selected candidate", shell, block.start
     )
     compact = block.step("selected_compact_valid_index")
-    expected = np.where(taken, block.candidate("compact_valid_index")[at], -1)
+    expected = np.where(has_selection, block.candidate("compact_valid_index")[at], -1)
     text = "must be that of the selected candidate"
     yield from bad_rows(STEPS.path("selected_compact_valid_index"), compact != expected, text, compact, block.start)
-    wrong = taken & ~actor[at]
+    wrong = has_selection & ~actor[at]
     text = "must be a candidate that may be taken"
     selected = block.step("selected_candidate_row_id")
     yield from bad_rows(STEPS.path("selected_candidate_row_id"), wrong, text, selected, block.start)
@@ -111,8 +111,8 @@ def labels_only_where_valid(block: Block) -> Findings:
     fills |= {"selection_probabilities": 0.0, "selection_log_probabilities": -np.inf}
     for name, fill in fills.items():
         values = block.candidate(name)
-        found = values[invalid]
-        at = np.flatnonzero(~np.isnan(found) if np.isnan(fill) else found != fill)
+        on_invalid = values[invalid]
+        at = np.flatnonzero(~np.isnan(on_invalid) if np.isnan(fill) else on_invalid != fill)
         if len(at):
             wrong = np.zeros(len(values), np.bool_)
             wrong[invalid[at]] = True
@@ -139,7 +139,7 @@ def choices_plausible(block: Block) -> Findings:
         ("strategy_id", len(STRATEGY_IDS) - 1),
         ("position_id", len(POSITION_IDS) - 1),
         ("mixture_id", np.iinfo(np.int32).max),
-        ("score_source_id", len(block.subject.strings("score_source")) - 1),
+        ("score_source_id", len(block.store.strings("score_source")) - 1),
     ):
         ids = block.candidate(name)
         wrong = (ids < -1) | (ids > highest) | (actor & (ids < 0))
@@ -178,8 +178,8 @@ def poses_relative_to_root(block: Block) -> Findings:
     yield from bad_rows(
         CANDIDATES.path("pose_world_cam"), actor & ~finite, "must be finite on takeable rows", world, first
     )
-    rollout = np.clip(block.step("rollout_row_id"), 0, max(block.subject.rows(ROLLOUTS) - 1, 0))
-    root = block.subject.column(ROLLOUTS, "root_pose_world")[rollout][block.state_of_row]
+    rollout = np.clip(block.step("rollout_row_id"), 0, max(block.store.rows(ROLLOUTS) - 1, 0))
+    root = block.store.column(ROLLOUTS, "root_pose_world")[rollout][block.state_of_row]
     wrong = np.zeros(len(world), np.bool_)
     for row in range(3):
         a, b, c = (root[:, 3 * row + k] for k in range(3))
@@ -214,10 +214,10 @@ def diagnostics_aligned(block: Block) -> Findings:
 
 def view_matches_tables(block: Block) -> Findings:
     """The stored training view equals the one that the tables make."""
-    subject = block.subject
+    store = block.store
     candidates = {name: block.candidate(name) for name in CANDIDATE_COLUMNS}
-    gamma = subject.attributes.get("discount_gamma", 1.0)
-    derived = build_view(subject.states, candidates, block.start, block.stop, gamma)
+    gamma = store.attributes.get("discount_gamma", 1.0)
+    derived = build_view(store.states, candidates, block.start, block.stop, gamma)
     for name in Q_H.names:
         stored, expected = block.view(name), derived[name]
         if stored.shape != expected.shape:
@@ -245,28 +245,28 @@ BLOCK_CHECKS: tuple[Callable[[Block], Findings], ...] = (
 """Checks of a block of candidates."""
 
 
-def _taken(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+def _selected_rows(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     selected = block.step("selected_candidate_row_id") - block.rows.start
-    sizes = block.subject.states.shell_sizes[block.start : block.stop]
-    taken = (selected >= block.shell_starts) & (selected < block.shell_starts + sizes)
-    return taken, np.where(taken, selected, 0)
+    sizes = block.store.states.shell_sizes[block.start : block.stop]
+    has_selection = (selected >= block.shell_starts) & (selected < block.shell_starts + sizes)
+    return has_selection, np.where(has_selection, selected, 0)
 
 
 def _selected(block: Block) -> NDArray[np.bool_]:
-    taken, at = _taken(block)
+    has_selection, at = _selected_rows(block)
     mask = np.zeros(len(block.state_of_row), np.bool_)
-    mask[at[taken]] = True
+    mask[at[has_selection]] = True
     return mask
 
 
 def _trainable_steps(block: Block) -> NDArray[np.bool_]:
-    subject = block.subject
-    usable = subject.column(TARGETS, "target_valid_mask") & subject.column(TARGETS, "gt_label_valid_mask")
-    target = subject.states.target_row_id[block.start : block.stop]
-    known = (target >= 0) & (target < len(usable))
-    return known & usable[np.where(known, target, 0)]
+    store = block.store
+    usable = store.column(TARGETS, "target_valid_mask") & store.column(TARGETS, "gt_label_valid_mask")
+    target = store.states.target_row_id[block.start : block.stop]
+    has_target = (target >= 0) & (target < len(usable))
+    return has_target & usable[np.where(has_target, target, 0)]
 
 
-def _apart(found: NDArray[np.float32], expected: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _apart(stored: NDArray[np.float32], expected: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Where two columns differ by more than the tolerance; NaN on either side is another check's matter."""
-    return np.abs(found - expected) > TELESCOPE_TOLERANCE * np.maximum(np.abs(expected), 1)
+    return np.abs(stored - expected) > TELESCOPE_TOLERANCE * np.maximum(np.abs(expected), 1)

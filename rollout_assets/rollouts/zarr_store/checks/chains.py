@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.geometry.poses import Float32, Float64
-from rollout_assets.rollouts.zarr_store.checks.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import Block, StoreUnderCheck
+from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.label_rules import SMALLEST_ERROR, TELESCOPE_TOLERANCE, running_sums
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, CUMULATIVE_OF, ROLLOUTS, STEPS
 
@@ -87,8 +87,8 @@ def steps_in_order(store: StoreUnderCheck) -> Findings:
     wrong = np.where(reasons == "fixed_horizon", ~finished, (reasons == "terminated_early") & finished)
     text = "must be fixed_horizon exactly where a chain selected a view at every step of its horizon"
     yield from bad_rows(ROLLOUTS.path("termination_reason"), wrong, text, reasons)
-    known = np.isin(reasons, ("fixed_horizon", "terminated_early", "incomplete_rollout"))
-    yield from bad_rows(ROLLOUTS.path("termination_reason"), ~known, "must be a known reason", reasons)
+    accepted = np.isin(reasons, ("fixed_horizon", "terminated_early", "incomplete_rollout"))
+    yield from bad_rows(ROLLOUTS.path("termination_reason"), ~accepted, "must be a known reason", reasons)
 
 
 def shells_cover_candidates(store: StoreUnderCheck) -> Findings:
@@ -103,11 +103,11 @@ def shells_cover_candidates(store: StoreUnderCheck) -> Findings:
 def sums_add_up(store: StoreUnderCheck, labels: SelectedLabels) -> Findings:
     """Cumulative columns are running sums of the selected labels; a rollout's final value is its last step's."""
     index = store.column(STEPS, "step_index")
-    taken = store.column(STEPS, "selected_candidate_row_id") >= 0
+    has_selection = store.column(STEPS, "selected_candidate_row_id") >= 0
     stacked = np.stack([labels.column(label) for label in CUMULATIVE_OF.values()], axis=1)
     if len(stacked) != len(index):
         return
-    expected = running_sums(stacked, taken, np.maximum(index, 0))
+    expected = running_sums(stacked, has_selection, np.maximum(index, 0))
     last = _last_steps(store)
     for column, name in enumerate(CUMULATIVE_OF):
         stored = store.column(STEPS, name)
@@ -162,5 +162,5 @@ def _last_steps(store: StoreUnderCheck) -> NDArray[np.int64] | None:
     return rows if len(rollout) and (rollout[rows] == np.arange(len(rows))).all() else None
 
 
-def _differs(found: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.bool_]:
-    return (found != expected) & ~(np.isnan(found) & np.isnan(expected))
+def _differs(stored: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.bool_]:
+    return (stored != expected) & ~(np.isnan(stored) & np.isnan(expected))

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.geometry.poses import finite_rigid
-from rollout_assets.rollouts.zarr_store.checks.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck
+from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.label_rules import VALID_BITSET, gt_label_is_valid
 from rollout_assets.rollouts.zarr_store.schema import (
     LINEAGE,
@@ -123,11 +123,11 @@ def targets_have_one_source(store: StoreUnderCheck) -> Findings:
     keys = list(zip(*(store.column(TARGETS, name).tolist() for name in columns), strict=True))
     yield from bad_rows(TARGETS.path("target_id"), _repeated(keys), "source, id and policy must be unique")
     target = store.column(ROLLOUTS, "target_row_id")
-    known = (target >= 0) & (target < len(owner))
-    yield from bad_rows(ROLLOUTS.path("target_row_id"), ~known, "must be a target row", target)
+    has_target = (target >= 0) & (target < len(owner))
+    yield from bad_rows(ROLLOUTS.path("target_row_id"), ~has_target, "must be a target row", target)
     source = store.column(ROLLOUTS, "source_row_id")
     if len(owner):
-        wrong = known & (source != owner[np.where(known, target, 0)])
+        wrong = has_target & (source != owner[np.where(has_target, target, 0)])
         yield from bad_rows(
             ROLLOUTS.path("source_row_id"), wrong, "must be the source row of the rollout's target", source
         )
@@ -163,12 +163,12 @@ def rollouts_complete(store: StoreUnderCheck) -> Findings:
         ROLLOUTS.path("chain_id"), wrong.astype(np.bool_), "must be the number its rollout id ends with", chain
     )
     source = store.column(ROLLOUTS, "source_row_id")
-    known = (source >= 0) & (source < store.rows(SOURCES))
-    yield from bad_rows(ROLLOUTS.path("source_row_id"), ~known, "must be a source row", source)
+    has_source = (source >= 0) & (source < store.rows(SOURCES))
+    yield from bad_rows(ROLLOUTS.path("source_row_id"), ~has_source, "must be a source row", source)
     for name in ("scene_id", "snippet_id", "split_id"):
         values, owned = store.column(ROLLOUTS, name), store.column(SOURCES, name)
         if len(owned):
-            wrong = known & (values != owned[np.where(known, source, 0)])
+            wrong = has_source & (values != owned[np.where(has_source, source, 0)])
             yield from bad_rows(ROLLOUTS.path(name), wrong, "must be that of the rollout's source row", values)
 
 
@@ -203,8 +203,10 @@ def depth_aligned(store: StoreUnderCheck) -> Findings:
         text = "must be the step's" if name == "step_row_id" else "must be the step's selected candidate"
         yield from bad_rows(SELECTED_DEPTH.path(name), values != expected, text, values)
     size = store.column(SELECTED_DEPTH, "image_size_hw")
-    wanted = [store.attributes.get("selected_depth_height_px"), store.attributes.get("selected_depth_width_px")]
-    yield from bad_rows(SELECTED_DEPTH.path("image_size_hw"), size != np.array(wanted), f"must be {wanted}", size)
+    expected_size = [store.attributes.get("selected_depth_height_px"), store.attributes.get("selected_depth_width_px")]
+    yield from bad_rows(
+        SELECTED_DEPTH.path("image_size_hw"), size != np.array(expected_size), f"must be {expected_size}", size
+    )
     for name in ("focal_px", "principal_point_px"):
         values = store.column(SELECTED_DEPTH, name)
         wrong = np.isfinite(values) != (selected >= 0)[:, None]

@@ -1,4 +1,4 @@
-"""The store under examination: documents and columns read once, and never an exception for being broken.
+"""The store under examination: documents and columns are read once.
 
 Anything that cannot be read raises ``StoreDamaged`` with the array's path; the runner reports each such array once and
 goes on with the checks that do not need it.
@@ -6,33 +6,31 @@ goes on with the checks that do not need it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.core.metadata.v3 import ArrayV3Metadata
 
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.dictionaries import decode_strings
-from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON
+from rollout_assets.rollouts.zarr_store.documents import (
+    ZARR_JSON,
+    consolidated_documents,
+    read_document,
+    root_attributes_of,
+)
 from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, parse_manifest
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATE_DIAGNOSTICS, CANDIDATES, Q_H, ROLLOUTS, STEPS, TABLES
 from rollout_assets.rollouts.zarr_store.training_view import ROLLOUT_COLUMNS, STEP_COLUMNS, StateIndex
 
 BLOCK_ROWS = 1 << 20
 """Candidate rows examined together, about."""
-
-
-@lru_cache(maxsize=1024)
-def _array_metadata(document: bytes) -> ArrayV3Metadata:
-    return ArrayV3Metadata.from_dict(json.loads(document))
 
 
 class StoreUnderCheck:
@@ -57,19 +55,12 @@ class StoreUnderCheck:
     @cached_property
     def attributes(self) -> dict[str, Any]:
         """Root attributes."""
-        attributes = self.root_document.get("attributes")
-        if not isinstance(attributes, dict):
-            raise StoreDamaged(ZARR_JSON, "the root has no attributes")
-        return attributes
+        return root_attributes_of(self.root_document)
 
     @cached_property
     def consolidated(self) -> dict[str, Any]:
         """Documents of all nodes as the root repeats them."""
-        section = self.root_document.get("consolidated_metadata")
-        nodes = section.get("metadata") if isinstance(section, dict) else None
-        if not isinstance(nodes, dict):
-            raise StoreDamaged(ZARR_JSON, "the root has no consolidated metadata")
-        return nodes
+        return consolidated_documents(self.root_document)
 
     def document(self, path: str) -> dict[str, Any]:
         """The ``zarr.json`` of a node."""
@@ -80,24 +71,13 @@ class StoreUnderCheck:
         return self._document(path)[0]
 
     def _document(self, path: str) -> tuple[bytes, dict[str, Any]]:
-        if path in self._documents:
-            return self._documents[path]
-        key = f"{path}/{ZARR_JSON}" if path else ZARR_JSON
-        try:
-            data = self.files.read(key)
-            document = json.loads(data)
-        except OSError:
-            raise StoreDamaged(path or ZARR_JSON, f"{ZARR_JSON} is missing") from None
-        except ValueError as error:
-            raise StoreDamaged(path or ZARR_JSON, f"{ZARR_JSON} is not JSON: {error}") from None
-        if not isinstance(document, dict):
-            raise StoreDamaged(path or ZARR_JSON, f"{ZARR_JSON} must hold an object, got {type(document).__name__}")
-        self._documents[path] = (data, document)
-        return data, document
+        if path not in self._documents:
+            self._documents[path] = read_document(self.files, path)
+        return self._documents[path]
 
     @cached_property
     def manifest_bytes(self) -> bytes:
-        """The sidecar manifest as it lies there."""
+        """The bytes of the sidecar manifest."""
         try:
             return self.files.read(ROLLOUT_MANIFEST_FILENAME)
         except OSError:
@@ -112,12 +92,12 @@ class StoreUnderCheck:
         """An array from its own document, or, if that is broken, from the root's copy."""
         if path not in self._arrays:
             try:
-                document = self.document_bytes(path)
+                document = self.document(path)
             except StoreDamaged:
-                document = json.dumps(self.consolidated.get(path, {})).encode()
+                document = self.consolidated.get(path, {})
             try:
-                self._arrays[path] = RowArray(self.files, path, _array_metadata(document))
-            except Exception as error:  # zarr raises many kinds for metadata it cannot make sense of
+                self._arrays[path] = RowArray(self.files, path, document)
+            except (ValueError, AttributeError) as error:
                 raise StoreDamaged(path, f"{ZARR_JSON} does not describe an array: {error}") from None
         return self._arrays[path]
 
@@ -183,7 +163,7 @@ class StoreUnderCheck:
 class Block:
     """Consecutive states with all rows that belong to them; columns are read when first asked for."""
 
-    subject: StoreUnderCheck
+    store: StoreUnderCheck
     start: int
     stop: int
     _loaded: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -191,21 +171,21 @@ class Block:
     @cached_property
     def rows(self) -> slice:
         """Candidate rows of this block."""
-        return self.subject.states.rows(self.start, self.stop)
+        return self.store.states.rows(self.start, self.stop)
 
     @cached_property
     def state_of_row(self) -> NDArray[np.int64]:
         """(n,): which state, counted from ``start``, each row belongs to."""
-        return np.repeat(np.arange(self.stop - self.start), self.subject.states.shell_sizes[self.start : self.stop])
+        return np.repeat(np.arange(self.stop - self.start), self.store.states.shell_sizes[self.start : self.stop])
 
     @cached_property
     def shell_starts(self) -> NDArray[np.int64]:
         """(states,): first row of each state, counted from the block's first row."""
-        return self.subject.states.shell_starts[self.start : self.stop] - self.rows.start
+        return self.store.states.shell_starts[self.start : self.stop] - self.rows.start
 
     def step(self, name: str) -> NDArray[Any]:
         """A step column, one value a state."""
-        return self.subject.column(STEPS, name)[self.start : self.stop]
+        return self.store.column(STEPS, name)[self.start : self.stop]
 
     def candidate(self, name: str) -> NDArray[Any]:
         """A candidate column."""
@@ -222,9 +202,9 @@ class Block:
     def _load(self, table: Table, name: str, start: int, stop: int) -> NDArray[Any]:
         path = table.path(name)
         if path not in self._loaded:
-            values = self.subject.read(path, start, stop)
+            values = self.store.read(path, start, stop)
             if values.dtype != table[name].numpy_dtype or len(values) != stop - start:
-                raise StoreDamaged(path, f"cannot be used: {values.dtype} with shape {self.subject.array(path).shape}")
+                raise StoreDamaged(path, f"cannot be used: {values.dtype} with shape {self.store.array(path).shape}")
             self._loaded[path] = values
         return self._loaded[path]
 

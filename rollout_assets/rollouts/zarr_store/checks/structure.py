@@ -21,24 +21,21 @@ from rollout_assets.rollouts.zarr_store.attributes import (
     root_attributes,
     source_coverage,
 )
-from rollout_assets.rollouts.zarr_store.checks.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck, known_arrays
 from rollout_assets.rollouts.zarr_store.chunks.arrays import decoding_threads
 from rollout_assets.rollouts.zarr_store.chunks.inventory import take_inventory
-from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, document_bytes, group_document
+from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, document_bytes
+from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     ROLLOUT_MANIFEST_VERSION,
     manifest_json_bytes,
 )
 from rollout_assets.rollouts.zarr_store.schema import (
-    CANDIDATE_DIAGNOSTICS,
     CANDIDATES,
     DICTIONARIES,
     GROUPS,
-    LINEAGE,
     PROTOCOL_PATH,
-    Q_H,
     REASON_BITS_PATH,
     REASON_NAMES_PATH,
     REASONS_BY_BIT,
@@ -47,12 +44,7 @@ from rollout_assets.rollouts.zarr_store.schema import (
     ROLLOUT_ZARR_SCHEMA_ID,
     ROLLOUT_ZARR_SCHEMA_VERSION,
     ROLLOUTS,
-    SELECTED_DEPTH,
     SOURCE_ROLES,
-    SOURCES,
-    STEPS,
-    TARGET_EVAL_CROPS,
-    TARGETS,
     TEXT_PATHS,
     array_paths,
 )
@@ -156,13 +148,14 @@ def every_file_accounted_for(store: StoreUnderCheck) -> Findings:
         return take_inventory(store.files, store.sizes, array.path, array.layout, len(array), verify=True)
 
     plain = [array for array in arrays if array.layout is not None]
-    for found in decoding_threads().map(look, plain):
-        expected.update(found.files)
-        for text in found.problems:
-            store.damaged.add(found.path)
-            yield problem(found.path, text)
-        if not found.problems and written.get(found.path) != found.stored_crc32c:
-            yield problem(found.path, "its chunks are not the ones that were written (manifest stored_crc32c differs)")
+    for inventory in decoding_threads().map(look, plain):
+        path = inventory.path
+        expected.update(inventory.files)
+        for text in inventory.problems:
+            store.damaged.add(path)
+            yield problem(path, text)
+        if not inventory.problems and written.get(path) != inventory.stored_crc32c:
+            yield problem(path, "its chunks are not the ones that were written (manifest stored_crc32c differs)")
     for key in sorted(set(store.sizes) - expected):
         if not SIDECAR.fullmatch(key):
             yield problem(key, "is a file that belongs to no array of the schema")
@@ -189,8 +182,8 @@ def attributes_as_derived(store: StoreUnderCheck) -> Findings:
     yield from _compare("attribute", attributes, expected)
     for group in GROUPS:
         document = store.document(group)
-        wanted = group_document(group_attributes(config, counts, horizon).get(group, {}))
-        yield from _compare(f"{group} attribute", document.get("attributes", {}), wanted["attributes"])
+        own = group_attributes(config, counts, horizon).get(group, {})
+        yield from _compare(f"{group} attribute", document.get("attributes", {}), own)
 
 
 def manifest_matches(store: StoreUnderCheck) -> Findings:
@@ -218,11 +211,11 @@ def manifest_matches(store: StoreUnderCheck) -> Findings:
         "dictionary_sizes": {name: len(values) for name, values in tables.dictionaries.items()},
     }
     for name, value in expected.items():
-        found = manifest.get(name)
-        if isinstance(value, dict) and isinstance(found, dict):
-            yield from _compare(f"{where} {name}", found, value)
-        elif found != value:
-            yield problem(f"{where} {name}", f"must be {value!r}", repr(found))
+        stored = manifest.get(name)
+        if isinstance(value, dict) and isinstance(stored, dict):
+            yield from _compare(f"{where} {name}", stored, value)
+        elif stored != value:
+            yield problem(f"{where} {name}", f"must be {value!r}", repr(stored))
     for name in ("content_sha256", "stored_crc32c"):
         digests = manifest.get(name)
         missing = sorted(set(array_paths()) - set(digests if isinstance(digests, dict) else ()))
@@ -315,16 +308,16 @@ def _content_digest(store: StoreUnderCheck, path: str) -> str | StoreDamaged:
         return error
 
 
-def _compare(where: str, found: Any, expected: dict[str, Any]) -> Findings:
-    if not isinstance(found, dict):
-        yield problem(where, "must be an object", type(found).__name__)
+def _compare(where: str, stored: Any, expected: dict[str, Any]) -> Findings:
+    if not isinstance(stored, dict):
+        yield problem(where, "must be an object", type(stored).__name__)
         return
     for name, value in expected.items():
-        if name not in found:
+        if name not in stored:
             yield problem(f"{where} {name}", "is missing")
-        elif found[name] != value or type(found[name]) is not type(value):
-            yield problem(f"{where} {name}", f"must be {value!r}", repr(found[name]))
-    for name in sorted(set(found) - set(expected)):
+        elif stored[name] != value or type(stored[name]) is not type(value):
+            yield problem(f"{where} {name}", f"must be {value!r}", repr(stored[name]))
+    for name in sorted(set(stored) - set(expected)):
         yield problem(f"{where} {name}", "is not part of the schema")
 
 
@@ -353,25 +346,8 @@ def _config(attributes: dict[str, Any]) -> RolloutZarrStoreConfig:
 
 
 def _counts(store: StoreUnderCheck) -> StoreCounts:
-    view = store.array(Q_H.path("candidate_row_id")).shape
-    return StoreCounts(
-        sources=store.rows(SOURCES),
-        targets=store.rows(TARGETS),
-        rollouts=store.rows(ROLLOUTS),
-        steps=store.rows(STEPS),
-        candidates=store.rows(CANDIDATES),
-        candidate_diagnostics=store.rows(CANDIDATE_DIAGNOSTICS),
-        selected_depths=store.rows(SELECTED_DEPTH),
-        target_eval_crops=store.rows(TARGET_EVAL_CROPS),
-        q_h_states=view[0],
-        q_h_max_candidates=view[1],
-    )
+    return StoreCounts.of(lambda path: store.array(path).shape)
 
 
 def _small_tables(store: StoreUnderCheck) -> SmallTables:
-    return SmallTables(
-        sources={name: store.column(SOURCES, name) for name in SOURCES.names},
-        lineage={name: store.column(LINEAGE, name) for name in LINEAGE.names},
-        targets={name: store.column(TARGETS, name) for name in TARGETS.names},
-        dictionaries={name: store.strings(name) for name in DICTIONARIES},
-    )
+    return SmallTables.of(store.column, {name: store.strings(name) for name in DICTIONARIES})

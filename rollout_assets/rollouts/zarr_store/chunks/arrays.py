@@ -1,4 +1,4 @@
-"""One stored array, read by rows: straight from its files when it lies as this package lays it, through Zarr if not."""
+"""One stored array, read by rows: straight from its files when this package wrote it, through Zarr otherwise."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
-from zarr.core.metadata.v3 import ArrayV3Metadata
 
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
     MISSING,
+    ArrayDocument,
     RowLayout,
     decode_chunk,
     index_bytes,
@@ -38,19 +37,21 @@ def _threads_of(process: int) -> ThreadPoolExecutor:
 
 
 class RowArray:
-    """An array of a store. Reading raises ``StoreDamaged`` with its path for anything missing or altered."""
+    """An array of a store. Reading raises ``StoreDamaged`` with its path for anything missing or altered.
+
+    ``document`` is the array's ``zarr.json``; one that does not describe an array is a ``ValueError``.
+    """
 
     def __init__(
         self,
         files: StoreFiles,
         path: str,
-        metadata: ArrayV3Metadata,
-        through_zarr: Callable[[], zarr.Array[Any]] | None = None,
+        document: ArrayDocument,
+        through_zarr: Callable[[], Any] | None = None,
     ) -> None:
         self.path = path
-        self.shape = metadata.shape
-        self.dtype = np.dtype(metadata.data_type.to_native_dtype())
-        self.layout = layout_of(metadata)
+        self.shape, self.dtype = _shape(document), _dtype(document)
+        self.layout = layout_of(document)
         self._files = files
         self._through_zarr = through_zarr
 
@@ -98,23 +99,23 @@ class RowArray:
                 decode_chunk(layout, memoryview(self._files.read(key)), out, first_row)
         except FileNotFoundError:
             raise StoreDamaged(self.path, f"file {layout.file_key(index)} is missing") from None
-        except Exception as error:  # compressors raise what they like on broken input
+        except Exception as error:  # compressors raise many kinds of errors on broken input
             raise StoreDamaged(self.path, f"file {layout.file_key(index)}: {error}") from None
 
     def _fill_from_shard(self, layout: RowLayout, key: str, first_row: int, out: NDArray[Any]) -> None:
         tail = index_bytes(layout)
         size = self._files.size(key)
-        spans = shard_index(layout, self._files.read_part(key, max(size - tail, 0), tail))
+        index = shard_index(layout, self._files.read_part(key, max(size - tail, 0), tail))
         first, last = first_row // layout.chunk_rows, (first_row + len(out) - 1) // layout.chunk_rows
-        wanted = spans[first : last + 1]
-        if (wanted == MISSING).any():
-            raise ValueError(f"chunk {first + int(np.argmax((wanted == MISSING).any(axis=1)))} is missing in its shard")
-        begin = int(wanted[:, 0].min())
-        end = int((wanted[:, 0] + wanted[:, 1]).max())
+        spans = index[first : last + 1]
+        if (spans == MISSING).any():
+            raise ValueError(f"chunk {first + int(np.argmax((spans == MISSING).any(axis=1)))} is missing in its shard")
+        begin = int(spans[:, 0].min())
+        end = int((spans[:, 0] + spans[:, 1]).max())
         if end > size - tail:
             raise ValueError(f"a chunk reaches to byte {end}, beyond the shard's {size - tail}")
         data = memoryview(self._files.read_part(key, begin, end - begin))
-        for chunk, (offset, length) in enumerate(wanted, start=first):
+        for chunk, (offset, length) in enumerate(spans, start=first):
             row = chunk * layout.chunk_rows
             target = out[max(row - first_row, 0) : row + layout.chunk_rows - first_row]
             at = int(offset) - begin
@@ -125,5 +126,23 @@ class RowArray:
             raise StoreDamaged(self.path, "is not laid out in whole rows with one compressor and crc32c")
         try:
             return np.asarray(self._through_zarr()[start:stop])
-        except Exception as error:  # zarr and its codecs raise what they like on broken input
+        except Exception as error:  # zarr and its codecs raise many kinds of errors on broken input
             raise StoreDamaged(self.path, f"cannot be decoded: {error}") from None
+
+
+def _shape(document: ArrayDocument) -> tuple[int, ...]:
+    shape = document.get("shape")
+    if not isinstance(shape, list) or not shape or any(type(size) is not int or size < 0 for size in shape):
+        raise ValueError(f"shape must be a list of sizes, got {shape!r}")
+    return tuple(shape)
+
+
+def _dtype(document: ArrayDocument) -> np.dtype[Any]:
+    name = document.get("data_type")
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        dtype = None
+    if not isinstance(name, str) or dtype is None or dtype.name != name or dtype.kind not in "biuf":
+        raise ValueError(f"data_type must name booleans or numbers, got {name!r}")
+    return dtype

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -13,7 +12,10 @@ from typing import Any, Protocol
 
 from cachetools import LRUCache
 from zarr.abc.store import RangeByteRequest, Store
-from zarr.core.buffer import default_buffer_prototype
+from zarr.buffer import default_buffer_prototype
+
+# Private to zarr, and needed: connections of a remote file system belong to the event loop that opened them, and only
+# this function runs a store's coroutines on zarr's own loop, where the store's other users run them too.
 from zarr.core.sync import sync
 
 from rollout_assets.files import SizeAndDigest, tree_sizes
@@ -145,9 +147,3 @@ class BackendFiles:
         if data is None:
             raise FileNotFoundError(key)
         return data.to_bytes()
-
-
-def keys_below(keys: Iterable[str], path: str) -> list[str]:
-    """Keys that lie below an array or group."""
-    prefix = f"{path}/"
-    return [key for key in keys if key.startswith(prefix)]

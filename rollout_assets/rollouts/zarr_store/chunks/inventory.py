@@ -1,6 +1,6 @@
 """Which chunks a store holds, counted file by file and shard by shard, without decoding any.
 
-Zarr reads a missing chunk as its fill value without a word, also inside a shard, so presence is checked here. Each
+Zarr silently reads a missing chunk as its fill value, also inside a shard, so presence is checked here. Each
 chunk ends with the CRC-32C of its bytes. The digest over all of an array's stored checksums, kept in the manifest,
 tells a rewritten, swapped or foreign chunk from the one that was written, at the price of reading four bytes.
 """
@@ -25,7 +25,7 @@ from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
 
 @dataclass(frozen=True)
 class ArrayInventory:
-    """What was found of one array: every problem, and the digest over the checksums its chunks end with."""
+    """What there is of one array: every problem, and the digest over the checksums its chunks end with."""
 
     path: str
     files: tuple[str, ...]
@@ -65,8 +65,8 @@ def _checksums(
             for chunk, (offset, length) in enumerate(spans)
         ]
     data = memoryview(files.read(key))
-    found = [(chunk, data[offset : offset + length]) for chunk, (offset, length) in enumerate(spans)]
-    return [(chunk, bytes(part[-CRC_BYTES:]) if checksum_matches(part) else b"") for chunk, part in found]
+    parts = [(chunk, data[offset : offset + length]) for chunk, (offset, length) in enumerate(spans)]
+    return [(chunk, bytes(part[-CRC_BYTES:]) if checksum_matches(part) else b"") for chunk, part in parts]
 
 
 def _spans(files: StoreFiles, key: str, size: int, layout: RowLayout, chunks: int) -> list[tuple[int, int]]:

@@ -16,11 +16,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.core.metadata.v3 import ArrayV3Metadata
 
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray
-from rollout_assets.rollouts.zarr_store.chunks.row_chunks import CodecName, RowLayout, choose_layout, encode_file
+from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
+    ArrayDocument,
+    CodecName,
+    RowLayout,
+    choose_layout,
+    encode_file,
+)
 from rollout_assets.rollouts.zarr_store.chunks.tables import SelectedDims, Table
 
 Notify = Callable[[str], None]
@@ -28,11 +33,22 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class WrittenArray:
-    """One finished array: its metadata and the digest of its decoded bytes."""
+    """One finished array: how its rows lie in files, and the digest of its decoded bytes."""
 
     path: str
-    metadata: ArrayV3Metadata
+    layout: RowLayout
+    rows: int
     content_sha256: str
+
+    @property
+    def document(self) -> ArrayDocument:
+        """The array's ``zarr.json``."""
+        return self.layout.document(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The array's shape."""
+        return (self.rows, *self.layout.row_shape)
 
 
 class ColumnSink:
@@ -84,7 +100,7 @@ class ColumnSink:
     def finish(self) -> WrittenArray:
         """The array as written; valid once every write has returned."""
         layout = self._layout or self._layout_for(0)
-        return WrittenArray(self._path, layout.metadata(self._rows), self._digest.hexdigest())
+        return WrittenArray(self._path, layout, self._rows, self._digest.hexdigest())
 
 
 @dataclass(frozen=True)
@@ -144,8 +160,8 @@ class TableSink:
                 array, files_before, self._sizes.file_rows, content_sha256[path]
             )
 
-        found = dict(zip(self._columns, self._workers.map(tail, self._columns), strict=True))
-        for name, (rows, values) in found.items():
+        tails = dict(zip(self._columns, self._workers.map(tail, self._columns), strict=True))
+        for name, (rows, values) in tails.items():
             self._buffers[name][: len(values)] = values
             self.rows, self._filled = rows, len(values)
 

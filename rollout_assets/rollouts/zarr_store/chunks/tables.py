@@ -70,8 +70,13 @@ class Table:
         return f"{self.name}/{self[column].name}"
 
     def part(self, names: Collection[str]) -> Table:
-        """The same table with only some of its columns."""
+        """This table with only some of its columns."""
         return replace(self, columns=tuple(column for column in self.columns if column.name in names))
+
+    @property
+    def without_rasters(self) -> Table:
+        """This table without its rasters."""
+        return self.part([name for name in self.names if name not in self.rasters])
 
     def row_bytes(self, dims: SelectedDims) -> int:
         """Bytes of one decoded row."""

@@ -53,12 +53,12 @@ def merge_findings(findings: list[Finding]) -> tuple[Finding, ...]:
     merged: dict[tuple[str, str, str], Finding] = {}
     for finding in findings:
         key = (finding.check, finding.where, finding.problem)
-        known = merged.get(key)
-        if known is None:
+        first = merged.get(key)
+        if first is None:
             merged[key] = finding
         elif finding.row is not None:
-            total = known.count + finding.count
-            merged[key] = Finding(known.check, known.where, known.problem, known.row, total, known.value)
+            total = first.count + finding.count
+            merged[key] = Finding(first.check, first.where, first.problem, first.row, total, first.value)
     return tuple(merged.values())
 
 

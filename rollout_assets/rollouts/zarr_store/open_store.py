@@ -1,0 +1,178 @@
+"""An opened rollout store: its files, arrays, dictionaries, tables and manifest, read lazily and by chunk.
+
+The ground that records, validation and the reader stand on. A store may lie in a directory, behind an fsspec URL
+(``s3://...``, ``memory://...``) or in any Zarr storage backend; it is always opened read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import zarr
+from numpy.typing import NDArray
+from zarr.abc.store import Store
+from zarr.storage import FsspecStore, LocalStore
+
+from rollout_assets.errors import StoreDamaged, StoreError
+from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray, decoding_threads
+from rollout_assets.rollouts.zarr_store.chunks.files import BackendFiles, LocalFiles, StoreFiles
+from rollout_assets.rollouts.zarr_store.chunks.tables import Table
+from rollout_assets.rollouts.zarr_store.dictionaries import decode_strings
+from rollout_assets.rollouts.zarr_store.documents import (
+    consolidated_documents,
+    read_document,
+    root_attributes_of,
+)
+from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, parse_manifest
+from rollout_assets.rollouts.zarr_store.schema import DICTIONARIES, TABLES
+
+StoreLocation = Path | str | Store | LocalFiles
+
+_WORTH_THREADS = 1 << 21
+
+
+class OpenStore:
+    """The arrays and tables of one store; anything missing or altered is ``StoreDamaged`` when it is read.
+
+    ``attributes`` are those of the root.
+    """
+
+    def __init__(self, store_dir: StoreLocation) -> None:
+        self.location = str(store_dir)
+        self.files, self._backend = open_files(store_dir)
+        self._arrays: dict[str, RowArray] = {}
+        try:
+            self._root = read_document(self.files, "")[1]
+            self.attributes = root_attributes_of(self._root)
+        except Exception as error:  # storage backends raise many kinds of errors
+            raise StoreError(f"{self.location}: is not a rollout store: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.location!r})"
+
+    @cached_property
+    def root(self) -> zarr.Group:
+        """The store as a plain, read-only Zarr group."""
+        return zarr.open_group(self._backend, mode="r", zarr_format=3)
+
+    def row_array(self, path: str) -> RowArray:
+        """An array by path, to be read by rows; a missing one is ``StoreDamaged``."""
+        if path not in self._arrays:
+            self._arrays[path] = self._open_array(path)
+        return self._arrays[path]
+
+    def _open_array(self, path: str) -> RowArray:
+        nodes = consolidated_documents(self._root)
+        if path not in nodes:
+            raise StoreDamaged(path, "is not in the store")
+        try:
+            return RowArray(self.files, path, nodes[path], through_zarr=lambda: self.root[path])
+        except (ValueError, AttributeError) as error:
+            raise StoreDamaged(path, f"is not an array of Zarr format 3: {error}") from None
+
+    def array(self, path: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Rows of an array by slash-separated path; all of them by default."""
+        return self.row_array(path).read(start, stop)
+
+    def columns(
+        self, table: Table, names: Collection[str] | None = None, start: int = 0, stop: int | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Columns of a table, all but rasters by default."""
+        names = table.without_rasters.names if names is None else names
+        arrays = {name: self.row_array(table.path(name)) for name in names}
+        rows = range(*slice(start, stop).indices(max((len(array) for array in arrays.values()), default=0)))
+        if len(rows) * sum(array.row_bytes for array in arrays.values()) < _WORTH_THREADS:
+            return {name: array.read(start, stop) for name, array in arrays.items()}
+        read = decoding_threads().map(lambda array: array.read(start, stop, threads=False), arrays.values())
+        return dict(zip(arrays, read, strict=True))
+
+    def num_rows(self, table: str) -> int:
+        """Rows of a table."""
+        columns = _table(table)
+        return len(self.row_array(columns.path(columns.names[0])))
+
+    def strings(self, dictionary: str) -> list[str]:
+        """A dictionary's strings by id."""
+        return self.text(f"dictionaries/{dictionary}")
+
+    def text(self, path: str) -> list[str]:
+        """The strings of an array that holds a JSON list."""
+        return decode_strings(path, self.array(path))
+
+    @cached_property
+    def dictionaries(self) -> dict[str, list[str]]:
+        """Every dictionary."""
+        return {name: self.strings(name) for name in DICTIONARIES}
+
+    def table(
+        self,
+        name: str,
+        *,
+        columns: Collection[str] | None = None,
+        decode: bool = False,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> pl.DataFrame:
+        """A table as a polars frame; ``decode`` turns dictionary ids into their strings (null where not given).
+
+        Rasters are left out unless named; vectors become fixed-size array columns.
+        """
+        table = _table(name)
+        unknown = sorted(set(columns or ()) - set(table.names))
+        if unknown:
+            raise StoreError(f"{name} has no column {', '.join(unknown)}; it has {', '.join(table.names)}")
+        series = []
+        for column, values in self.columns(table, columns, start, stop).items():
+            dictionary = table[column].dictionary
+            if decode and dictionary is not None:
+                series.append(decoded_series(column, values, self.strings(dictionary)))
+            else:
+                series.append(pl.Series(column, values))
+        return pl.DataFrame(series)
+
+    def manifest(self) -> dict[str, Any]:
+        """Root attributes and the sidecar manifest, without touching any array."""
+        return {"root_attrs": self.attributes, "manifest": self.sidecar_manifest()}
+
+    def sidecar_manifest(self) -> dict[str, Any]:
+        """The sidecar manifest; a missing or broken one is ``StoreDamaged``."""
+        try:
+            return parse_manifest(self.files.read(ROLLOUT_MANIFEST_FILENAME))
+        except OSError:
+            raise StoreDamaged(ROLLOUT_MANIFEST_FILENAME, "is missing") from None
+
+
+def decoded_series(name: str, ids: NDArray[Any], strings: list[str]) -> pl.Series:
+    """Dictionary ids as a categorical column of strings; ids that point nowhere are null."""
+    values = pl.Series(name, strings, dtype=pl.String)
+    given = (ids >= 0) & (ids < len(strings))
+    index = pl.Series(np.where(given, ids, 0).astype(np.uint32)).set(pl.Series(~given), None)
+    if not strings:
+        return pl.Series(name, [None] * len(ids), dtype=pl.String)
+    return values.gather(index)
+
+
+def _table(name: str) -> Table:
+    if name not in TABLES:
+        raise StoreError(f"no table {name!r}; a store has {', '.join(TABLES)}")
+    return TABLES[name]
+
+
+def open_files(location: StoreLocation) -> tuple[StoreFiles, Any]:
+    """The files at a location, and the Zarr storage backend for them; nothing there is a ``StoreError``."""
+    if isinstance(location, LocalFiles):
+        return location, LocalStore(location.root, read_only=True)
+    if isinstance(location, Store):
+        return BackendFiles(location), location
+    if "://" in str(location):
+        backend = FsspecStore.from_url(str(location), read_only=True)
+        return BackendFiles(backend), backend
+    folder = Path(location).expanduser().resolve()  # a promoted store is a link; who opened it stays with its version
+    if not folder.is_dir():
+        raise StoreError(f"{folder}: no rollout store there")
+    return LocalFiles(folder), LocalStore(folder, read_only=True)
