@@ -36,10 +36,12 @@ def test_a_verb_imports_its_own_module_only():
     assert "rollout_assets.commands.inspect" not in loaded and "rollout_assets.commands.demo" not in loaded
 
 
-@pytest.mark.parametrize("package", ["rollout_assets", "rollout_assets.rollouts", "rollout_assets.collection"])
+@pytest.mark.parametrize(
+    "package", ["rollout_assets", "rollout_assets.rollouts", "rollout_assets.collection", "rollout_assets.learning"]
+)
 def test_importing_a_package_loads_none_of_its_rooms(package):
-    loaded = modules_after(f"import {package}")
-    allowed = {"rollout_assets", "rollout_assets.exports", package}
+    loaded = modules_after(f"import rollout_assets{package}")
+    allowed = {"rollout_assets", "rollout_assets.exports", f"rollout_assets{package}"}
     assert {name for name in loaded if name.split(".")[0] == "rollout_assets"} == allowed
     assert [name for name in HEAVY if name in loaded] == []
 
