@@ -63,18 +63,14 @@ VERBS = {
 """Verb -> its module in ``commands/`` and its line in ``--help``, which is the first paragraph of the verb's own."""
 
 EXTRAS = {
-    "dagster": "platform",
-    "dagster_graphql": "platform",
-    "dagster_webserver": "platform",
-    "trimesh": "platform",
-    "warp": "platform",
-    "httpx": "serve",
-    "starlette": "serve",
-    "uvicorn": "serve",
-    "matplotlib": "reports",
-    "plotly": "reports",
+    "serve": ("httpx", "starlette", "trimesh", "uvicorn", "warp"),
+    "platform": ("dagster", "dagster_graphql", "dagster_webserver", "httpx", "trimesh", "warp"),
+    "reports": ("matplotlib", "plotly"),
 }
-"""Optional package -> the extra that installs it."""
+"""Extra -> optional packages that it installs."""
+
+SERVING_VERBS = ("serve", "collect")
+"""Verbs that the extra ``serve`` is for; the others name ``platform`` for a package that both install."""
 
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
 
@@ -85,6 +81,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Put the real command in place of its line before Typer looks it up, also when a shell completes words."""
         if args and args[0] in VERBS:
+            _Invocation.verb = args[0]
             self.add_command(load_verb(args[0]), args[0])
         return super().resolve_command(ctx, args)
 
@@ -111,10 +108,11 @@ for _verb, (_, _help) in VERBS.items():
     app.command(_verb, help=_help)(lambda: None)
 
 
-class _Failures:
-    """Whether a failure is shown with its traceback; set by ``--debug``."""
+class _Invocation:
+    """What the command line asked for, as far as a failure's message depends on it."""
 
-    traceback = False
+    debug = False
+    verb = ""
 
 
 def _show_version(asked: bool) -> None:
@@ -137,7 +135,7 @@ def options(
     ] = False,
 ) -> None:
     """Replay data for next-best-view learning, from recorded snippets to a promoted rollouts.zarr."""
-    _Failures.traceback = debug
+    _Invocation.debug = debug
     if verbose:
         log_to_stderr(logging.DEBUG if verbose > 1 else logging.INFO)
 
@@ -160,20 +158,20 @@ def main() -> None:
     except OSError as error:
         _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", USER_ERROR)
     except ModuleNotFoundError as error:
-        _fail(_missing_package(error), USER_ERROR if _package(error) in EXTRAS else INTERNAL_ERROR)
+        message = _missing_extra(error)
+        _fail(message or _internal(error), USER_ERROR if message else INTERNAL_ERROR)
     except Exception as error:
         _fail(_internal(error), INTERNAL_ERROR)
 
 
-def _package(error: ModuleNotFoundError) -> str:
-    return (error.name or "").split(".")[0]
-
-
-def _missing_package(error: ModuleNotFoundError) -> str:
-    package = _package(error)
-    if package not in EXTRAS:
-        return _internal(error)
-    return f"this command needs {package}, which is not installed; run: pip install 'rollout-assets[{EXTRAS[package]}]'"
+def _missing_extra(error: ModuleNotFoundError) -> str:
+    """Which extra installs the package that is missing; empty if none does."""
+    package = (error.name or "").split(".")[0]
+    extras = [extra for extra, packages in EXTRAS.items() if package in packages]
+    if not extras:
+        return ""
+    extra = extras[0] if _Invocation.verb in SERVING_VERBS else extras[-1]
+    return f"this command needs {package}, which is not installed; run: pip install 'rollout-assets[{extra}]'"
 
 
 def _internal(error: Exception) -> str:
@@ -181,7 +179,7 @@ def _internal(error: Exception) -> str:
 
 
 def _fail(message: str, code: int) -> None:
-    if _Failures.traceback:
+    if _Invocation.debug:
         raise
     typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
     typer.echo(message, err=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
@@ -35,12 +35,11 @@ class QHDataset(Dataset[QHBatch]):
         if cached_units < 1:
             raise StoreError(f"cached_units must be >= 1, got {cached_units}")
         self.source = StateSource(listed, trainable_only, history)
-        self._cached_units = cached_units
         self._ends = np.cumsum([unit.count for unit in self.source.units], dtype=np.int64)
-        self._cache: OrderedDict[int, tuple[Columns, UnitDepth | None]] = OrderedDict()
+        self._cache: LRUCache[int, tuple[Columns, UnitDepth | None]] = LRUCache(cached_units)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": OrderedDict()}
+        return {**self.__dict__, "_cache": LRUCache(self._cache.maxsize)}
 
     def __len__(self) -> int:
         return self.source.total
@@ -84,12 +83,8 @@ class QHDataset(Dataset[QHBatch]):
         return to_batch(columns, history)
 
     def _read(self, number: int) -> tuple[Columns, UnitDepth | None]:
-        """A unit's rows and depth images, from the cache or from disk; the least recently used unit is dropped."""
+        """A unit's rows and depth images, from the cache or from disk."""
         if number not in self._cache:
             unit = self.source.units[number]
             self._cache[number] = self.source.read(unit), self.source.read_depth(unit) if self.source.history else None
-        self._cache.move_to_end(number)
-        loaded = self._cache[number]
-        while len(self._cache) > self._cached_units:
-            self._cache.popitem(last=False)
-        return loaded
+        return self._cache[number]
