@@ -10,6 +10,15 @@ settings.register_profile("repository", database=None, derandomize=True, deadlin
 settings.load_profile("repository")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A run without a browser says so at its end, because a skipped test is easily overlooked."""
+    from tests.defs.browser import find_browser  # here, because it imports Dagster and selenium
+
+    if find_browser() is None:
+        terminalreporter.section("not tested")
+        terminalreporter.line("no browser: install chromium and chromium-driver, then tests/defs/test_ui.py runs too")
+
+
 @pytest.fixture(scope="session")
 def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two scenes with two snippets each. Shared: copy before changing."""

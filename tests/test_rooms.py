@@ -1,8 +1,13 @@
-"""The borders between rooms: imports point down, and heavy or foreign libraries stay where they belong."""
+"""The borders between rooms: imports point down, no cycle hides anywhere, and foreign libraries stay where they belong.
+
+Every import counts: at the top of a file, under ``TYPE_CHECKING`` and inside functions.
+"""
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -10,68 +15,151 @@ import pytest
 import rollout_assets
 
 PACKAGE = Path(rollout_assets.__file__).parent
-GROUND = {"errors", "config", "progress", "randomness"}
-ROOMS = ["geometry", "sources", "targets", "candidates", "oracle", "rollouts"]
-UPSTAIRS = ["training", "collection", "reports"]
-TOP = ["defs", "commands", "definitions", "cli"]
-FLOOR = (
-    dict.fromkeys(GROUND, 0)
-    | {name: level for level, name in enumerate(ROOMS, start=1)}
-    | {name: len(ROOMS) + 1 for name in UPSTAIRS}
-    | {name: len(ROOMS) + 2 + level for level, name in enumerate(TOP)}
+MOST_FILES = 24
+MOST_LINES = 420
+
+ROOMS = (
+    *("errors", "exports", "progress", "files", "workers", "config", "randomness", "metrics"),
+    *("geometry", "sources", "synthetic", "targets", "candidates", "oracle", "rollouts"),
+    *("campaigns", "inspection", "learning", "reports", "serving", "collection", "defs", "definitions"),
+    *("testing", "benchmarks", "commands", "cli"),
 )
+"""From the ground floor up: a room imports from rooms before it."""
+
+APART = [("learning", "campaigns"), ("learning", "inspection"), ("reports", "learning"), ("collection", "reports")]
+"""Room and a lower room that it must not need all the same."""
+
+WALLS = [
+    ("rollouts/*.py", ("rollouts.zarr_store", "rollouts.manager", "rollouts.remote")),
+    ("rollouts/zarr_store/**/*.py", ("rollouts.manager", "rollouts.remote", "rollouts.engine", "rollouts.evaluation")),
+    ("rollouts/zarr_store/chunks/*.py", ("rollouts.zarr_store.schema", "rollouts.zarr_store.reader", "rollouts.trace")),
+    ("rollouts/zarr_store/checks/*.py", ("rollouts.zarr_store.validation", "rollouts.zarr_store.writer")),
+    ("rollouts/remote/*.py", ("rollouts.manager", "rollouts.engine", "rollouts.zarr_store", "oracle")),
+    ("serving/*.py", ("serving.server",)),
+    ("metrics/*.py", ("geometry", "rollouts")),
+]
+"""Files, and the folders inside or below their room that they must not import."""
 
 
-def room_of(module: str) -> str:
-    return module.split(".")[1]
+def name_of(path: Path, root: Path = PACKAGE) -> str:
+    """Module name below the package: ``rollouts.engine``."""
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
+def sources(root: Path = PACKAGE) -> list[Path]:
+    return [path for path in sorted(root.rglob("*.py")) if path != root / "__init__.py"]
 
 
 def imports_of(path: Path) -> set[str]:
-    found = set()
+    """Every module that a file imports anywhere in it, and every name taken from one."""
+    imported = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            imported.add(node.module)
+            imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return imported
 
 
-FILES = [path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py"]
+def own_imports(path: Path) -> set[str]:
+    """What a file imports of this package, without the package's name."""
+    return {name.removeprefix("rollout_assets.") for name in imports_of(path) if name.startswith("rollout_assets.")}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_down(path):
-    own = room_of("rollout_assets." + path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."))
-    assert own in FLOOR, f"{own} is no room of the design"
-    for module in imports_of(path):
-        if module.startswith("rollout_assets."):
-            other = room_of(module)
-            upstairs_neighbour = FLOOR[other] == FLOOR[own] and other != own
-            assert FLOOR[other] <= FLOOR[own] and not (upstairs_neighbour and own in UPSTAIRS), (
-                f"{own} imports {module}"
-            )
+def import_graph(root: Path) -> dict[str, set[str]]:
+    """Module -> modules of the package that it imports."""
+    modules = {name_of(path, root): path for path in sources(root)}
+    return {name: (own_imports(path) & modules.keys()) - {name} for name, path in modules.items()}
+
+
+def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
+    """Modules of one import cycle, or none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def upward_imports(graph: Mapping[str, set[str]]) -> Iterator[str]:
+    """Imports of a room from one above it, or from one that it must not need."""
+    for module, imported in graph.items():
+        room = module.split(".")[0]
+        for other in imported:
+            other_room = other.split(".")[0]
+            if ROOMS.index(other_room) > ROOMS.index(room) or (room, other_room) in APART:
+                yield f"{module} imports {other}"
+
+
+def test_every_module_lives_in_a_room():
+    assert {name_of(path).split(".")[0] for path in sources()} == set(ROOMS)
+
+
+def test_imports_point_down():
+    assert list(upward_imports(import_graph(PACKAGE))) == []
+
+
+def test_there_is_no_cycle():
+    assert cycle_in(import_graph(PACKAGE)) == []
+
+
+@pytest.mark.parametrize(("pattern", "beyond"), WALLS, ids=[pattern for pattern, _ in WALLS])
+def test_walls_inside_a_room_hold(pattern, beyond):
+    paths = [path for path in PACKAGE.glob(pattern) if path.name != "__init__.py"]
+    assert paths
+    crossed = [
+        f"{name_of(path)} imports {module}"
+        for path in paths
+        for module in own_imports(path)
+        if any(module == name or module.startswith(f"{name}.") for name in beyond)
+    ]
+    assert crossed == []
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from rollout_assets.files import b\n", "a type"),
+        ("def late():\n    from rollout_assets.files import b\n", "a function"),
+        ("import rollout_assets.files\n", "plain sight"),
+    ],
+)
+def test_these_tests_can_fail(tmp_path, text, hidden):
+    (tmp_path / "errors.py").write_text(text)
+    (tmp_path / "files.py").write_text("from rollout_assets.errors import a\n")
+    graph = import_graph(tmp_path)
+    assert set(cycle_in(graph)) == {"errors", "files"}, hidden
+    assert list(upward_imports(graph)) == ["errors imports files"], hidden
+
+
+def test_rooms_stay_small_enough_to_read():
+    folders = [PACKAGE, *(path for path in PACKAGE.rglob("*") if path.is_dir() and path.name != "__pycache__")]
+    sizes = {str(folder): len(list(folder.glob("*.py"))) for folder in folders}
+    assert {folder: size for folder, size in sizes.items() if size > MOST_FILES} == {}
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in sources()}
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
 
 
 @pytest.mark.parametrize(
     ("library", "allowed"),
     [
         ("dagster", ("defs/", "definitions.py")),
-        ("zarr", ("sources/", "rollouts/zarr_store/")),
+        ("zarr", ("sources/", "synthetic/", "rollouts/zarr_store/", "benchmarks/")),
         ("warp", ("geometry/", "oracle/")),
-        ("torch", ("geometry/", "oracle/", "training/")),
+        ("torch", ("geometry/", "oracle/", "learning/", "benchmarks/")),
         ("typer", ("commands/", "cli.py")),
         ("plotly", ("reports/",)),
-        ("starlette", ("collection/",)),
-        ("uvicorn", ("collection/",)),
-        ("httpx", ("collection/", "rollouts/gym_client.py")),
+        ("starlette", ("serving/server/", "serving/http_errors.py")),
+        ("uvicorn", ("serving/server/",)),
+        ("httpx", ("rollouts/remote/", "collection/", "serving/server/")),
         ("pickle", ()),
     ],
 )
 def test_a_library_is_used_only_where_it_belongs(library, allowed):
     users = [
         path.relative_to(PACKAGE).as_posix()
-        for path in FILES
+        for path in sources()
         if any(module == library or module.startswith(f"{library}.") for module in imports_of(path))
     ]
     assert [user for user in users if not user.startswith(allowed or ("nowhere",))] == []
@@ -81,8 +169,7 @@ def test_a_library_is_used_only_where_it_belongs(library, allowed):
     "path", ["targets/selection.py", "candidates/mixture.py", "candidates/rules.py", "rollouts/policies.py"]
 )
 def test_what_decides_for_the_actor_cannot_reach_the_oracle(path):
-    for module in imports_of(PACKAGE / path):
-        assert not module.startswith(("rollout_assets.oracle", "rollout_assets.targets.matching"))
+    assert not any(module.startswith(("oracle", "targets.matching")) for module in own_imports(PACKAGE / path))
 
 
 @pytest.mark.parametrize("module", ["definitions", "cli", "config", "geometry.poses", "sources.vin_store"])

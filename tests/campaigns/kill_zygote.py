@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rollout_assets.campaigns import dataset_writer  # noqa: F401 - imported before the fork, for speed
 from rollout_assets.campaigns.plan import entry_of
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.shard import run_rollout_shard
-from rollout_assets.rollouts import dataset_writer  # noqa: F401 - imported before the fork, for speed
 from tests.campaigns.kill_campaigns import fake_campaign, real
 
 

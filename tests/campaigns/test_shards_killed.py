@@ -30,7 +30,6 @@ from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_
 from tests.campaigns.kill_campaigns import fake_campaign, real
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-KILLS: Counter[str] = Counter()
 KILLS_PER_FINISH = 8
 KEPT_FLUSHES = ("flush/sources", "flush/candidates", "flush/q_h")
 
@@ -91,7 +90,9 @@ def shuffled(moments: Sequence[Moment], seed: int) -> list[Moment]:
     return [moments[index] for index in np.random.default_rng(seed).permutation(len(moments))]
 
 
-def delays(count: int, longest: float, seed: int) -> list[Moment]:
+def delays(victim: ShardVictim | PromotionVictim, count: int, seed: int) -> list[Moment]:
+    """Moments spread over the time that an undisturbed attempt takes here and now."""
+    longest = 0.8 * victim.seconds_undisturbed()
     return [(None, 0, float(delay)) for delay in np.random.default_rng(seed).uniform(0.0, longest, count)]
 
 
@@ -124,6 +125,12 @@ class ShardVictim:
             shutil.rmtree(final)  # so that the next attempt has something to do
         return answer["killed"]
 
+    def seconds_undisturbed(self) -> float:
+        answer = self.zygote.ask(**self.request)
+        assert answer["ok"]
+        shutil.rmtree(self.layout.shard(self.entry.shard_id))
+        return answer["seconds"]
+
     def check_finished(self) -> None:
         self.finish()
         final = self.layout.shard(self.entry.shard_id)
@@ -133,13 +140,16 @@ class ShardVictim:
         shutil.rmtree(final)
 
 
-def run_kills(victim: Any, moments: Sequence[Moment], name: str, named: bool) -> None:
+def run_kills(victim: ShardVictim | PromotionVictim, moments: Sequence[Moment], at_least: int) -> None:
+    """Kill at every moment, let a run finish after every few, and hold that ``at_least`` kills hit a living process."""
+    hits = 0
     for start in range(0, len(moments), KILLS_PER_FINISH):
         for moment in moments[start : start + KILLS_PER_FINISH]:
             killed = victim.kill(moment)
-            assert killed or not named, f"{moment} was never reached"
-            KILLS[name] += killed
+            assert killed or moment[0] is None, f"{moment} was never reached"
+            hits += killed
         victim.check_finished()
+    assert hits >= at_least, f"only {hits} of {len(moments)} kills hit"
 
 
 @pytest.fixture(scope="module")
@@ -169,12 +179,12 @@ def test_a_shard_killed_at_each_named_step_is_built_by_the_next_run(fake_victim)
     for name in ("temp", "manifest", "owner", "fsync", "rename", "success"):
         assert {f"{name}/before", f"{name}/after"} <= set(steps)
     assert {"flush/candidates", "flush/steps", "flush/q_h", "flush/selected_depth"} <= set(steps)
-    run_kills(victim, shuffled(moments_of(steps), seed=1), "shard, named", named=True)
+    run_kills(victim, shuffled(moments_of(steps), seed=1), at_least=25)
 
 
 def test_a_shard_killed_at_random_moments_is_built_by_the_next_run(fake_victim):
     victim, _ = fake_victim
-    run_kills(victim, delays(32, 0.4, seed=2), "shard, random", named=False)
+    run_kills(victim, delays(victim, 24, seed=2), at_least=18)
 
 
 @pytest.fixture(scope="module")
@@ -201,8 +211,8 @@ def real_victim(zygote: Zygote, small_store: Path, folder: Path) -> tuple[ShardV
 
 def test_a_shard_with_the_real_oracle_is_built_by_the_next_run(real_victim):
     victim, steps = real_victim
-    run_kills(victim, shuffled(moments_of(steps), seed=3)[:8], "real, named", named=True)
-    run_kills(victim, delays(4, 1.0, seed=4), "real, random", named=False)
+    run_kills(victim, shuffled(moments_of(steps), seed=3)[:8], at_least=8)
+    run_kills(victim, delays(victim, 4, seed=4), at_least=3)
 
 
 @dataclass
@@ -243,6 +253,12 @@ class PromotionVictim:
         if len(list(self.layout.versions.glob("v*"))) > (self.before is not None):
             self.reset()
         return answer["killed"]
+
+    def seconds_undisturbed(self) -> float:
+        answer = self.zygote.ask(kind="promotion", root=self.config.shards.output_dir)
+        assert answer["ok"]
+        self.reset()
+        return answer["seconds"]
 
     def check_finished(self) -> None:
         promote_rollout_campaign(self.config)
@@ -295,30 +311,22 @@ def test_a_promotion_killed_at_each_named_step_is_done_by_the_next(first_promoti
     victim, steps = first_promotion
     for name in ("temp", "manifest", "record", "fsync", "rename", "switch"):
         assert {f"{name}/before", f"{name}/after"} <= set(steps)
-    run_kills(victim, shuffled(moments_of(fewer_flushes(steps)), seed=5), "promotion, named", named=True)
+    run_kills(victim, shuffled(moments_of(fewer_flushes(steps)), seed=5), at_least=24)
 
 
 def test_an_incremental_promotion_killed_at_each_named_step_is_done_by_the_next(next_promotion):
     victim, steps = next_promotion
     assert "train/resumed" in steps and "val/resumed" not in steps
-    run_kills(victim, shuffled(moments_of(fewer_flushes(steps)), seed=6), "next promotion, named", named=True)
+    run_kills(victim, shuffled(moments_of(fewer_flushes(steps)), seed=6), at_least=20)
 
 
 def test_promotions_killed_at_random_moments_are_done_by_the_next(first_promotion, next_promotion):
-    run_kills(first_promotion[0], delays(6, 1.2, seed=7), "promotion, random", named=False)
-    run_kills(next_promotion[0], delays(6, 1.0, seed=8), "next promotion, random", named=False)
-
-
-def test_at_least_a_hundred_kills_were_made():
-    assert sum(KILLS.values()) >= 100, KILLS
+    run_kills(first_promotion[0], delays(first_promotion[0], 6, seed=7), at_least=4)
+    run_kills(next_promotion[0], delays(next_promotion[0], 6, seed=8), at_least=4)
 
 
 @pytest.mark.slow
 def test_hundreds_more_kills_at_random_moments(fake_victim, real_victim, first_promotion, next_promotion):
-    for victim, count, longest in (
-        (fake_victim[0], 200, 0.7),
-        (real_victim[0], 60, 1.2),
-        (first_promotion[0], 120, 1.2),
-        (next_promotion[0], 120, 1.0),
-    ):
-        run_kills(victim, delays(count, longest, seed=count), "slow", named=False)
+    victims = (fake_victim[0], 200), (real_victim[0], 60), (first_promotion[0], 120), (next_promotion[0], 121)
+    for victim, count in victims:
+        run_kills(victim, delays(victim, count, seed=count), at_least=3 * count // 4)
