@@ -10,6 +10,7 @@ import typer
 from rollout_assets.commands.frames import plain
 from rollout_assets.commands.opened_store import Store
 from rollout_assets.commands.terminal import AsJson, print_json, print_table, say
+from rollout_assets.reports.schema_page import schema_markdown
 from rollout_assets.rollouts.zarr_store import (
     ROLLOUT_ZARR_SCHEMA_VERSION,
     RolloutZarrStoreReader,
@@ -66,9 +67,13 @@ def validate(
 @app.command()
 def schema(
     table: Annotated[str | None, typer.Argument(help="Only this table.", metavar="TABLE")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page infra/docs/store_format.md.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Every array of the schema this package writes and reads."""
+    """Every array of the schema that this package writes and reads."""
+    if markdown:
+        typer.echo(schema_markdown(), nl=False)
+        return
     rows = schema_rows(table)
     if as_json:
         print_json(rows)
