@@ -24,7 +24,7 @@ class _Tensors:
         return self._mapped(lambda tensor: tensor.pin_memory())
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
-        changed = {}
+        changed: dict[str, Tensor | _Tensors] = {}
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, Tensor):
