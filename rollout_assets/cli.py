@@ -1,21 +1,19 @@
-"""`rollout-assets <verb>`: thin commands over the rooms. Errors meant for the user are one line and exit code 2."""
+"""`rollout-assets <verb>`: the command line. A verb's module is imported only when that verb is used.
+
+Errors meant for the user are one line on stderr and exit code 2; ``--debug`` adds the traceback.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from rollout_assets.commands import bench, campaign, config, inspect, source, store
-from rollout_assets.commands.aggregate import aggregate
-from rollout_assets.commands.collect import collect
-from rollout_assets.commands.dagster import ci, ui
-from rollout_assets.commands.demo import demo
-from rollout_assets.commands.report import report
-from rollout_assets.commands.rollout import rollout
-from rollout_assets.commands.serve import serve
-from rollout_assets.commands.terminal import err
+from rollout_assets import __version__
 from rollout_assets.errors import RolloutAssetsError
 
 USER_ERROR = 2
@@ -24,41 +22,131 @@ USER_ERROR = 2
 INTERNAL_ERROR = 1
 """Exit code when the program itself is at fault."""
 
+VERBS = {
+    "source": ("source", "Build, extend, look at and check source stores."),
+    "config": ("config", "Show, hash and validate campaign files."),
+    "campaign": ("campaign", "Plan, run, watch and promote the shards of a campaign."),
+    "store": ("store", "Look into, check and export rollout stores."),
+    "inspect": ("inspect", "See what is in a rollout store, what was lost on the way, and what looks wrong."),
+    "bench": ("bench", "Measure speed and exactness on this machine."),
+    "report": ("report", "Write one self-contained page about a store; with --rollout, that rollout in 3-D."),
+    "rollout": (
+        "rollout",
+        "Run one root: pick a target, offer views, score them, take one, go on; and show every step.",
+    ),
+    "serve": (
+        "serve",
+        "Run a campaign's rollouts for others over HTTP: /health, /run, /run_rollouts, /aggregate_metrics.",
+    ),
+    "collect": (
+        "collect",
+        "Run many rollouts and keep each as a JSON line: in this process, from servers, or from servers started for "
+        "it.",
+    ),
+    "aggregate": (
+        "aggregate",
+        "Metrics per agent and task over all result files, into OUT_aggregate_metrics.json; needs no server.",
+    ),
+    "demo": (
+        "demo",
+        "Go all the way through Dagster: synthetic homes, shards with their checks, one promoted store per split.",
+    ),
+    "ui": (
+        "dagster",
+        "Start the Dagster UI and its daemon on this machine only, and open http://127.0.0.1:3000 yourself.",
+    ),
+    "ci": (
+        "dagster",
+        "Plan, build, check and promote a campaign through Dagster; exit code 2 if an error-level check fails.",
+    ),
+}
+"""Verb -> its module in ``commands/`` and its line in ``--help``, which is the first paragraph of the verb's own."""
+
+EXTRAS = {
+    "serve": ("httpx", "starlette", "trimesh", "uvicorn", "warp"),
+    "platform": ("dagster", "dagster_graphql", "dagster_webserver", "httpx", "trimesh", "warp"),
+    "reports": ("matplotlib", "plotly"),
+}
+"""Extra -> optional packages that it installs."""
+
+SERVING_VERBS = ("serve", "collect")
+"""Verbs that the extra ``serve`` is for; the others name ``platform`` for a package that both install."""
+
+LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
+
+
+class LazyGroup(TyperGroup):
+    """A group that lists its verbs without their modules, and imports a verb's module once that verb is named."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Put the real command in place of its line before Typer looks it up, also when a shell completes words."""
+        if args and args[0] in VERBS:
+            _Invocation.verb = args[0]
+            self.add_command(load_verb(args[0]), args[0])
+        return super().resolve_command(ctx, args)
+
+
+def load_verb(verb: str) -> Any:
+    """The command of a verb, from its module: the module's ``app``, or its function of that name."""
+    module = import_module(f"rollout_assets.commands.{VERBS[verb][0]}")
+    holder = typer.Typer(rich_markup_mode="rich")
+    if hasattr(module, "app"):
+        holder.add_typer(module.app, name=verb)
+    else:
+        holder.command(verb)(getattr(module, verb))
+    return typer.main.get_group(holder).commands[verb]
+
+
 app = typer.Typer(
     name="rollout-assets",
-    help="Replay data for next-best-view learning, from recorded snippets to a promoted rollouts.zarr.",
+    cls=LazyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.add_typer(source.app, name="source")
-app.add_typer(config.app, name="config")
-app.add_typer(campaign.app, name="campaign")
-app.add_typer(store.app, name="store")
-app.add_typer(inspect.app, name="inspect")
-app.add_typer(bench.app, name="bench")
-app.command()(report)
-app.command()(rollout)
-app.command()(serve)
-app.command()(collect)
-app.command()(aggregate)
-app.command()(demo)
-app.command()(ui)
-app.command()(ci)
+for _verb, (_, _help) in VERBS.items():
+    app.command(_verb, help=_help)(lambda: None)
+
+
+class _Invocation:
+    """What the command line asked for, as far as a failure's message depends on it."""
+
+    debug = False
+    verb = ""
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"rollout-assets {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose", "-v", count=True, show_default=False, help="Log what happens on stderr; -vv logs details too."
+        ),
+    ] = 0,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     """Replay data for next-best-view learning, from recorded snippets to a promoted rollouts.zarr."""
-    _Failures.traceback = debug
+    _Invocation.debug = debug
+    if verbose:
+        log_to_stderr(logging.DEBUG if verbose > 1 else logging.INFO)
 
 
-class _Failures:
-    """Whether a failure is shown with its traceback; set by ``--debug``."""
-
-    traceback = False
+def log_to_stderr(level: int) -> None:
+    """Show this package's log on stderr from ``level`` on; without this call the package logs nothing."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    logger = logging.getLogger("rollout_assets")
+    logger.addHandler(handler)
+    logger.setLevel(level)
 
 
 def main() -> None:
@@ -69,14 +157,30 @@ def main() -> None:
         _fail(str(error), USER_ERROR)
     except OSError as error:
         _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", USER_ERROR)
+    except ModuleNotFoundError as error:
+        message = _missing_extra(error)
+        _fail(message or _internal(error), USER_ERROR if message else INTERNAL_ERROR)
     except Exception as error:
-        _fail(
-            f"internal error, {type(error).__name__}: {error}; 'rollout-assets --debug …' shows where", INTERNAL_ERROR
-        )
+        _fail(_internal(error), INTERNAL_ERROR)
+
+
+def _missing_extra(error: ModuleNotFoundError) -> str:
+    """Which extra installs the package that is missing; empty if none does."""
+    package = (error.name or "").split(".")[0]
+    extras = [extra for extra, packages in EXTRAS.items() if package in packages]
+    if not extras:
+        return ""
+    extra = extras[0] if _Invocation.verb in SERVING_VERBS else extras[-1]
+    return f"this command needs {package}, which is not installed; run: pip install 'rollout-assets[{extra}]'"
+
+
+def _internal(error: Exception) -> str:
+    return f"internal error, {type(error).__name__}: {error}; 'rollout-assets --debug …' shows where"
 
 
 def _fail(message: str, code: int) -> None:
-    if _Failures.traceback:
+    if _Invocation.debug:
         raise
-    err.print(f"[bold red]error:[/] {message}", highlight=False, soft_wrap=True)
+    typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
+    typer.echo(message, err=True)
     sys.exit(code)

@@ -1,5 +1,6 @@
 """The repository as a newcomer finds it: its top level, and a set-up that does its work once."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -23,9 +24,21 @@ def test_the_top_level_is_what_the_design_says():
     }
 
 
-@pytest.mark.skipif(not STAMP.exists(), reason="this environment was not made by infra/setup")
+@pytest.mark.skipif(
+    not STAMP.exists() or STAMP.parent.is_symlink(), reason="this environment was not made by this tree's infra/setup"
+)
 def test_a_second_set_up_installs_nothing():
     before = STAMP.stat().st_mtime_ns
     again = subprocess.run(["bash", "infra/setup"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert again.stdout == again.stderr == ""
     assert STAMP.stat().st_mtime_ns == before
+
+
+def test_a_python_that_cannot_be_used_is_refused_by_name(tmp_path):
+    copy = tmp_path / "infra" / "setup"
+    copy.parent.mkdir()
+    copy.write_bytes((ROOT / "infra" / "setup").read_bytes())
+    environment = os.environ | {"PYTHON": "/nowhere/python"}
+    refused = subprocess.run(["bash", str(copy)], capture_output=True, text=True, env=environment)
+    assert refused.returncode == 1
+    assert refused.stderr == "error: PYTHON=/nowhere/python is not a Python 3.11 or newer with the venv module\n"

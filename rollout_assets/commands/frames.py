@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import polars as pl
 import typer
 
-from rollout_assets.commands.terminal import out, print_table
+from rollout_assets.commands.terminal import print_table
 from rollout_assets.errors import ConfigError
-
-if TYPE_CHECKING:
-    import polars as pl
 
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, all columns, instead of a table.")]
 
 TABLE_ROWS = 40
-"""Rows a table shows unless asked for more."""
+"""Rows that a table shows without --limit."""
 
 
 def show_frame(
@@ -31,7 +29,7 @@ def show_frame(
 ) -> None:
     """All columns as JSON or CSV, or the named ones as a table of at most ``limit`` rows (40 by default)."""
     if as_json and as_csv:
-        raise ConfigError("--json and --csv exclude each other")
+        raise ConfigError("--json and --csv exclude each other; give one of them")
     rows = frame if limit is None else frame.head(limit)
     if as_json:
         lines = [{name: plain(value) for name, value in row.items()} for row in rows.iter_rows(named=True)]
@@ -77,13 +75,8 @@ def heading(column: str) -> str:
 
 
 def show_records(title: str, values: Mapping[str, Any]) -> None:
-    """Names and values, one a line."""
+    """A table of names and values."""
     print_table(title, ("what", "value"), [(name, cell(plain(value))) for name, value in values.items()])
-
-
-def note(text: str) -> None:
-    """One line of prose."""
-    out.print(text, highlight=False, soft_wrap=True)
 
 
 def cell(value: Any) -> Any:
@@ -96,7 +89,7 @@ def cell(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON takes it: NaN and infinities are null."""
+    """A value as JSON can hold it: NaN and infinities become null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, list):
@@ -109,9 +102,7 @@ def _of(title: str, shown: pl.DataFrame, frame: pl.DataFrame) -> str:
 
 
 def _flat(frame: pl.DataFrame) -> pl.DataFrame:
-    """Vectors as JSON text, for CSV has no place for them."""
-    import polars as pl
-
+    """Columns of vectors as JSON text, because CSV has no place for them."""
     nested = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Array | pl.List)]
     texts = [pl.Series(name, [json.dumps(plain(list(v))) for v in frame[name].to_list()], pl.String) for name in nested]
     return frame.with_columns(texts)

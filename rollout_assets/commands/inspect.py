@@ -6,16 +6,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import polars as pl
 import typer
 
-from rollout_assets.commands.frames import AsCsv, note, show_frame, show_records
+from rollout_assets.commands.frames import AsCsv, show_frame, show_records
 from rollout_assets.commands.opened_store import Campaign, Rollout, Store, open_store, required_campaign
-from rollout_assets.commands.terminal import AsJson, out, print_json, print_table, progress_bars
+from rollout_assets.commands.terminal import AsJson, print_json, print_table, progress_bars, say
 from rollout_assets.errors import ConfigError
+from rollout_assets.inspection.context import require_row
+from rollout_assets.inspection.inventory import GROUP_FILE
+from rollout_assets.inspection.suspicious import KINDS
+from rollout_assets.rollouts import (
+    Explanation,
+    candidate_audit_rows,
+    candidate_group_summary_rows,
+    diff_stores,
+    discover_rollout_store_paths,
+    rollout_step_objective_rows,
+    rollout_store_inventory_rows,
+    rollout_tree_summary_rows,
+    selected_depth_summary_rows,
+    suspicious_rollout_rows,
+    target_audit_rows,
+    training_readiness,
+    validity_waterfall_rows,
+)
+from rollout_assets.rollouts import explain as explain_candidate
 
 if TYPE_CHECKING:
-    from rollout_assets.inspection.explain import Explanation
-    from rollout_assets.inspection.replay import Replay
+    from rollout_assets.rollouts import Replay
 
 app = typer.Typer(
     help="See what is in a rollout store, what was lost on the way, and what looks wrong.", no_args_is_help=True
@@ -25,6 +44,9 @@ WRONG = 2
 """Exit code when a store does not hold what it should: differences, errors, not ready."""
 
 Limit = Annotated[int | None, typer.Option("--limit", "-n", help="At most this many rows.", min=0)]
+Tolerance = Annotated[
+    float, typer.Option(help="How far numbers may differ; relative above 1. For stores of different devices.", min=0.0)
+]
 Step = Annotated[int | None, typer.Option("--step", help="Only this step row.", min=0)]
 
 
@@ -39,9 +61,6 @@ def inventory(
     as_csv: AsCsv = False,
 ) -> None:
     """Every store below some directories: schema, validity, counts, lineage, size."""
-    from rollout_assets.inspection.inventory import GROUP_FILE
-    from rollout_assets.rollouts import discover_rollout_store_paths, rollout_store_inventory_rows
-
     paths = [
         path
         for place in places
@@ -68,8 +87,6 @@ def inventory(
 @app.command()
 def waterfall(store: Store, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """From the full shell to what was selected: how many views are left after each stage."""
-    from rollout_assets.rollouts import validity_waterfall_rows
-
     show_frame("validity waterfall", validity_waterfall_rows(open_store(store)), None, as_json, as_csv)
 
 
@@ -83,9 +100,7 @@ def groups(
     as_csv: AsCsv = False,
 ) -> None:
     """Validity and gains of candidates by one category."""
-    from rollout_assets.rollouts import candidate_group_summary_rows
-
-    frame = candidate_group_summary_rows(open_store(store), by)  # type: ignore[arg-type]  # refused with the known ones
+    frame = candidate_group_summary_rows(open_store(store), by)  # type: ignore[arg-type]  # checked there
     shown = [by, "count", "actor_valid", "q_train", "selected"]
     shown += [f"root_gain_{part}" for part in ("mean", "std", "min", "median", "max")]
     show_frame(f"candidates by {by}", frame, shown, as_json, as_csv)
@@ -94,8 +109,6 @@ def groups(
 @app.command()
 def targets(store: Store, limit: Limit = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """Every target: what the actor saw of it, which ground truth it matched, how many rollouts it got."""
-    from rollout_assets.rollouts import target_audit_rows
-
     frame = target_audit_rows(open_store(store))
     shown = (
         "target_row_id",
@@ -121,9 +134,7 @@ def candidates(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Candidate rows with what the rules measured, the labels and the policy's view of them."""
-    from rollout_assets.rollouts import candidate_audit_rows
-
+    """Candidate rows: what the rules measured, the labels, and how likely the policy was to select each."""
     frame = candidate_audit_rows(open_store(store), rollout, step, limit)
     shown = (
         "candidate_row_id",
@@ -147,12 +158,7 @@ def candidates(
 def steps(
     store: Store, rollout: Rollout = None, limit: Limit = None, as_json: AsJson = False, as_csv: AsCsv = False
 ) -> None:
-    """Every decision: what was on offer, what was taken, what it gained."""
-    import polars as pl
-
-    from rollout_assets.inspection.context import require_row
-    from rollout_assets.rollouts import rollout_step_objective_rows
-
+    """Every step: which views were offered, which one was selected, what it gained."""
     reader = open_store(store)
     frame = rollout_step_objective_rows(reader)
     if rollout is not None:
@@ -179,8 +185,6 @@ def steps(
 @app.command()
 def tree(store: Store, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """What each recipe selected at each step, by position family."""
-    from rollout_assets.rollouts import rollout_tree_summary_rows
-
     frame = rollout_tree_summary_rows(open_store(store))
     shown = [name for name in frame.columns if name not in ("policy", "strategy", "sources")]
     show_frame("rollout trees", frame, shown, as_json, as_csv)
@@ -194,8 +198,6 @@ def depth(
     as_csv: AsCsv = False,
 ) -> None:
     """Depth images of selected views: valid and far pixels, least, median and greatest depth."""
-    from rollout_assets.rollouts import selected_depth_summary_rows
-
     show_frame("selected depth", selected_depth_summary_rows(open_store(store), limit), None, as_json, as_csv)
 
 
@@ -208,36 +210,31 @@ def suspicious(
     as_csv: AsCsv = False,
 ) -> None:
     """Rows that look wrong, and why; exit code 2 when one of them is an error."""
-    import polars as pl
-
-    from rollout_assets.inspection.suspicious import KINDS
-    from rollout_assets.rollouts import suspicious_rollout_rows
-
     if kind is not None and kind not in KINDS:
-        raise ConfigError(f"no kind {kind!r}; there are {', '.join(KINDS)}")
-    frame = suspicious_rollout_rows(open_store(store))
-    found = frame if kind is None else frame.filter(pl.col("kind") == kind)
+        raise ConfigError(f"--kind: there is no kind {kind!r}; choose one of {', '.join(KINDS)}")
+    rows = suspicious_rollout_rows(open_store(store))
+    rows = rows if kind is None else rows.filter(pl.col("kind") == kind)
     if not as_json and not as_csv:
-        counts = found.group_by("kind", "severity", maintain_order=True).agg(pl.len().alias("rows"))
+        counts = rows.group_by("kind", "severity", maintain_order=True).agg(pl.len().alias("rows"))
         show_frame("suspicious rows by kind", counts, None, False, False)
-    show_frame("suspicious rows", found, None, as_json, as_csv, limit)
-    if (found["severity"] == "error").any():
+    show_frame("suspicious rows", rows, None, as_json, as_csv, limit)
+    if (rows["severity"] == "error").any():
         raise typer.Exit(WRONG)
 
 
 @app.command()
 def ready(store: Store, as_json: AsJson = False) -> None:
-    """Is it worth training on? Exit code 2 when not."""
-    from rollout_assets.rollouts import training_readiness
-
-    found = training_readiness(open_store(store))
+    """Say whether a store is worth training on; exit code 2 when it is not."""
+    readiness = training_readiness(open_store(store))
     if as_json:
-        print_json({"verdict": found.verdict, "measures": found.measures, "by_policy": found.by_policy.to_dicts()})
+        print_json(
+            {"verdict": readiness.verdict, "measures": readiness.measures, "by_policy": readiness.by_policy.to_dicts()}
+        )
     else:
-        rows = [(m.name, f"{m.value:.4g}", m.wanted, m.status, m.meaning) for m in found.measures]
-        print_table(f"{store}: {found.verdict}", ("measure", "value", "wanted", "status", "meaning"), rows)
-        show_frame("support by recipe", found.by_policy, None, False, False)
-    if found.verdict == "not ready":
+        rows = [(m.name, f"{m.value:.4g}", m.wanted, m.status, m.meaning) for m in readiness.measures]
+        print_table(f"{store}: {readiness.verdict}", ("measure", "value", "wanted", "status", "meaning"), rows)
+        show_frame("support by recipe", readiness.by_policy, None, False, False)
+    if readiness.verdict == "not ready":
         raise typer.Exit(WRONG)
 
 
@@ -248,13 +245,11 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Everything about one candidate: rules with measured values and limits, errors, source, mesh, config, commit."""
-    from rollout_assets.rollouts import explain as explain_candidate
-
-    found = explain_candidate(open_store(store), candidate)
+    explanation = explain_candidate(open_store(store), candidate)
     if as_json:
-        print_json(found)
+        print_json(explanation)
     else:
-        _show_explanation(found)
+        _show_explanation(explanation)
 
 
 @app.command()
@@ -265,23 +260,25 @@ def replay(
     ] = None,
     campaign: Campaign = None,
     sources: Annotated[int | None, typer.Option("--sources", help="Only the first source rows.", min=1)] = None,
-    tolerance: Annotated[float, typer.Option(help="For stores made on another device.", min=0.0)] = 0.0,
+    tolerance: Annotated[
+        float, typer.Option(help="How far numbers may differ, for stores made on another device.", min=0.0)
+    ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """Recompute from lineage and seed, and compare every stored value; exit code 2 when one differs."""
-    from rollout_assets.rollouts import replay as replay_rollout
+    from rollout_assets.rollouts import replay as replay_rollout  # here, because it needs the platform extra
     from rollout_assets.rollouts import replay_sources
 
     reader = open_store(store)
     config = required_campaign(reader, campaign)
     if rollout is not None:
-        done = [replay_rollout(reader, rollout, config, tolerance=tolerance)]
+        replays = [replay_rollout(reader, rollout, config, tolerance=tolerance)]
     else:
         count = reader.num_rows("sources")
         rows = range(count if sources is None else min(sources, count))
         with progress_bars() as progress:
-            done = list(replay_sources(reader, config, rows, tolerance=tolerance, progress=progress))
-    _show_replays(done, as_json)
+            replays = list(replay_sources(reader, config, rows, tolerance=tolerance, progress=progress))
+    _show_replays(replays, as_json)
 
 
 @app.command("second-opinion")
@@ -289,24 +286,24 @@ def second_opinion(
     store: Store,
     fraction: Annotated[float, typer.Option(help="Share of labelled candidates to score again.")] = 0.001,
     limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many candidates.", min=1)] = 8,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same candidates.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
     campaign: Campaign = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Score random candidates again with the naive oracle; exit code 2 when it disagrees. Seconds a candidate."""
-    from rollout_assets.rollouts import second_opinion as ask_again
+    """Score random candidates again with the naive oracle, seconds for each; exit code 2 when it disagrees."""
+    from rollout_assets.rollouts import second_opinion as ask_again  # here, because it needs the platform extra
 
     reader = open_store(store)
     with progress_bars() as progress:
-        found = ask_again(reader, fraction, seed, required_campaign(reader, campaign), limit=limit, progress=progress)
+        opinion = ask_again(reader, fraction, seed, required_campaign(reader, campaign), limit=limit, progress=progress)
     if as_json or as_csv:
-        show_frame("", found.labels, None, as_json, as_csv)
+        show_frame("", opinion.labels, None, as_json, as_csv)
     else:
-        show_frame("second opinion", found.labels.drop("rollout_id"), None, False, False)
-        verdict = "[green]agrees[/]" if found.agrees else f"[red]disagrees on {found.findings.height} label(s)[/]"
-        note(f"{verdict}: {found.candidates:,} of {found.labelled:,} labelled candidates scored again")
-    if not found.agrees:
+        show_frame("second opinion", opinion.labels.drop("rollout_id"), None, False, False)
+        verdict = "[green]agrees[/]" if opinion.agrees else f"[red]disagrees on {opinion.findings.height} label(s)[/]"
+        say(f"{verdict}: {opinion.candidates:,} of {opinion.labelled:,} labelled candidates scored again")
+    if not opinion.agrees:
         raise typer.Exit(WRONG)
 
 
@@ -314,61 +311,63 @@ def second_opinion(
 def diff(
     a: Annotated[str, typer.Argument(help="A store.", metavar="A")],
     b: Annotated[str, typer.Argument(help="Another store.", metavar="B")],
-    tolerance: Annotated[float, typer.Option(help="How far numbers may be apart, relative beyond 1.", min=0.0)] = 0.0,
+    tolerance: Annotated[
+        float, typer.Option(help="How far numbers may differ; relative for numbers above 1.", min=0.0)
+    ] = 0.0,
     depth: Annotated[bool, typer.Option("--depth/--no-depth", help="Also compare depth images.")] = True,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
     """Compare two stores row by row: rows, masks, labels, lineage, depth; exit code 2 when they differ."""
-    from rollout_assets.rollouts import diff_stores
-
-    found = diff_stores(open_store(a), open_store(b), tolerance=tolerance, depth=depth)
+    result = diff_stores(open_store(a), open_store(b), tolerance=tolerance, depth=depth)
     if as_json:
-        print_json({"a": a, "b": b, "rows_compared": found.rows_compared, "differences": found.differences.to_dicts()})
-    elif as_csv or not found.equal:
-        show_frame(f"a = {a}, b = {b}", found.differences, None, False, as_csv)
+        print_json(
+            {"a": a, "b": b, "rows_compared": result.rows_compared, "differences": result.differences.to_dicts()}
+        )
+    elif as_csv or not result.equal:
+        show_frame(f"a = {a}, b = {b}", result.differences, None, False, as_csv)
     if not as_json and not as_csv:
-        compared = ", ".join(f"{count:,} {table}" for table, count in found.rows_compared.items())
-        note(f"{'[green]equal[/]' if found.equal else '[red]different[/]'}: compared {compared}")
-    if not found.equal:
+        compared = ", ".join(f"{count:,} {table}" for table, count in result.rows_compared.items())
+        say(f"{'[green]equal[/]' if result.equal else '[red]different[/]'}: compared {compared}")
+    if not result.equal:
         raise typer.Exit(WRONG)
 
 
-def _show_explanation(found: Explanation) -> None:
-    for line in found.story:
-        note(line)
-    rules = [(r.rule, r.measured, r.limit or "not recorded", r.passed, r.reason) for r in found.rules]
+def _show_explanation(explanation: Explanation) -> None:
+    for line in explanation.story:
+        say(line)
+    rules = [(r.rule, r.measured, r.limit or "not recorded", r.passed, r.reason) for r in explanation.rules]
     print_table("rules", ("rule", "measured", "limit", "passed", "reason"), rows=rules)
-    show_records("oracle", vars(found.errors))
-    show_records("source", found.source)
+    show_records("oracle", vars(explanation.errors))
+    show_records("source", explanation.source)
     target = ("target_id", "target_class_name", "gt_match_status", "gt_match_iou", "matched_gt_target_id", "reason")
-    show_records("target", {name: found.target[name] for name in target})
-    show_records("hashes", found.hashes)
+    show_records("target", {name: explanation.target[name] for name in target})
+    show_records("hashes", explanation.hashes)
     confirmed = {
         True: "hashes agree with the row's lineage",
         False: "NOT what the row's lineage says",
         None: "not recorded",
     }
-    sections: dict[str, Any] = {key: value for part in found.config.values() for key, value in part.items()}
-    show_records(f"config ({confirmed[found.config_confirmed]})", sections)
-    show_records("made by", found.made_by)
+    sections: dict[str, Any] = {key: value for part in explanation.config.values() for key, value in part.items()}
+    show_records(f"config ({confirmed[explanation.config_confirmed]})", sections)
+    show_records("made by", explanation.made_by)
 
 
-def _show_replays(done: Sequence[Replay], as_json: bool) -> None:
-    wrong = [found for found in done if not found.identical]
+def _show_replays(replays: Sequence[Replay], as_json: bool) -> None:
+    differing = [replay for replay in replays if not replay.identical]
     if as_json:
-        print_json(
-            [
-                {"subject": f.subject, "rows_compared": f.diff.rows_compared, "differences": f.differences.to_dicts()}
-                for f in done
-            ]
-        )
+        print_json([_replay_facts(replay) for replay in replays])
     else:
-        for found in wrong:
-            show_frame(f"{found.subject}: stored is a, recomputed is b", found.differences, None, False, False)
-        rows = sum(found.diff.rows_compared["candidates"] for found in done)
-        rollouts = sum(found.diff.rows_compared["rollouts"] for found in done)
-        verdict = f"[red]{len(wrong)} of {len(done)} differ[/]" if wrong else "[green]identical[/]"
-        out.print(f"{verdict}: {rollouts:,} rollouts, {rows:,} candidates recomputed", highlight=False, soft_wrap=True)
-    if wrong:
+        for replay in differing:
+            show_frame(f"{replay.subject}: stored is a, recomputed is b", replay.differences, None, False, False)
+        candidates = sum(replay.diff.rows_compared["candidates"] for replay in replays)
+        rollouts = sum(replay.diff.rows_compared["rollouts"] for replay in replays)
+        verdict = f"[red]{len(differing)} of {len(replays)} differ[/]" if differing else "[green]identical[/]"
+        say(f"{verdict}: {rollouts:,} rollouts, {candidates:,} candidates recomputed")
+    if differing:
         raise typer.Exit(WRONG)
+
+
+def _replay_facts(replay: Replay) -> dict[str, Any]:
+    rows_compared, differences = replay.diff.rows_compared, replay.differences.to_dicts()
+    return {"subject": replay.subject, "rows_compared": rows_compared, "differences": differences}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rollout_assets.config import CampaignConfig, load_campaign
 from rollout_assets.errors import ConfigError, StoreError
-
-if TYPE_CHECKING:
-    from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
+from rollout_assets.inspection.provenance import recorded_campaign
+from rollout_assets.rollouts.zarr_store import ROLLOUT_ZARR_SCHEMA_ID, RolloutZarrStoreReader
 
 Store = Annotated[str, typer.Argument(help="The store's directory, or an fsspec URL.", metavar="STORE")]
 Rollout = Annotated[int | None, typer.Option("--rollout", help="Only this rollout row.", min=0)]
@@ -26,33 +25,23 @@ Campaign = Annotated[
 
 
 def open_store(store: str) -> RolloutZarrStoreReader:
-    """The store at a place; anything else there is one clear line."""
-    from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
-    from rollout_assets.rollouts.zarr_store.schema import ROLLOUT_ZARR_SCHEMA_ID
-
+    """The rollout store at a place; anything else there is refused with one clear line."""
     reader = RolloutZarrStoreReader(store)
-    if reader.attributes.get("schema_id") != ROLLOUT_ZARR_SCHEMA_ID:
-        below = "; give one of the stores below it" if not reader.attributes else ""
-        raise StoreError(f"{store}: is not a rollout store: schema id is {reader.attributes.get('schema_id')!r}{below}")
+    schema_id = reader.attributes.get("schema_id")
+    if schema_id != ROLLOUT_ZARR_SCHEMA_ID:
+        hint = "" if reader.attributes else "; give one of the stores below it"
+        raise StoreError(f"{store}: is not a rollout store: schema id is {schema_id!r}{hint}")
     return reader
 
 
+def campaign_of(reader: RolloutZarrStoreReader, campaign: str | None) -> CampaignConfig | None:
+    """The named campaign, or the one that the store's manifest records, or None."""
+    return recorded_campaign(reader) if campaign is None else load_campaign(campaign)
+
+
 def required_campaign(reader: RolloutZarrStoreReader, campaign: str | None) -> CampaignConfig:
-    """The same, where there must be one."""
-    found = campaign_of(reader, campaign)
-    assert found is not None
-    return found
-
-
-def campaign_of(
-    reader: RolloutZarrStoreReader, campaign: str | None, *, required: bool = True
-) -> CampaignConfig | None:
-    """The named campaign, or the one that the manifest records; having neither is an error if it is ``required``."""
-    from rollout_assets.inspection.provenance import recorded_campaign
-
-    if campaign is not None:
-        return load_campaign(campaign)
-    recorded = recorded_campaign(reader)
-    if recorded is None and required:
+    """The named or recorded campaign; having neither is an error."""
+    config = campaign_of(reader, campaign)
+    if config is None:
         raise ConfigError(f"{reader.location}: its manifest records no campaign; name it with --campaign")
-    return recorded
+    return config

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from rollout_assets.commands.opened_store import Campaign, Rollout, Store, campaign_of, open_store
-from rollout_assets.commands.terminal import out, progress_bars
+from rollout_assets.commands.terminal import progress_bars, say
+from rollout_assets.reports.rollout_picture import plot_stored_rollout
+from rollout_assets.reports.store_report import write_store_report
 
 
 def report(
@@ -23,12 +25,8 @@ def report(
     """
     reader = open_store(store)
     if rollout is None:
-        from rollout_assets.reports.store_report import write_store_report
-
         with progress_bars() as progress:
             write_store_report(reader, output, progress=progress)
     else:
-        from rollout_assets.reports.rollout_picture import plot_stored_rollout
-
-        plot_stored_rollout(reader, rollout, campaign_of(reader, campaign, required=campaign is not None), output)
-    out.print(f"wrote {output}", highlight=False, soft_wrap=True)
+        plot_stored_rollout(reader, rollout, campaign_of(reader, campaign), output)
+    say(f"wrote {output}")

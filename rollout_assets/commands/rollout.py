@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, print_table
+from rollout_assets.commands.terminal import AsJson, CampaignOption, print_json, print_table, say
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.errors import ConfigError
-from rollout_assets.rollouts.trace import recipe_and_chain
-
-if TYPE_CHECKING:
-    from rollout_assets.rollouts.step_table import StepRow
-    from rollout_assets.targets.matching import TargetMatch
+from rollout_assets.rollouts.generator import RolloutGenerator
+from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
+from rollout_assets.rollouts.step_table import StepRow, step_rows
+from rollout_assets.rollouts.trace import RolloutZarrRecord, recipe_and_chain
+from rollout_assets.sources.vin_store import VinOfflineStore
+from rollout_assets.targets.matching import TargetMatch
 
 
 def rollout(
@@ -35,58 +36,64 @@ def rollout(
     """
     config = _only(load_campaign(campaign), recipe)
     if plot is not None:
-        from rollout_assets.reports.rollout_picture import refuse_other_pages
-
-        refuse_other_pages(plot)
-    from rollout_assets.rollouts.generator import RolloutGenerator
-    from rollout_assets.rollouts.roots import RefusedTarget
-    from rollout_assets.rollouts.step_table import step_rows
-    from rollout_assets.sources.vin_store import VinOfflineStore
-
+        _refuse_other_pages(plot)
     store = VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs)
-    row = store.row(int(sample) if sample.isdigit() else sample)
     generator = RolloutGenerator(config, store)
+    row = store.row(int(sample) if sample.isdigit() else sample)
     prepared = generator.prepare(row)
-    if prepared.skip_reason is not None:
-        raise ConfigError(f"{row.sample_key}: no target to roll out: {prepared.skip_reason}")
-    if not 0 <= target < len(prepared.targets):
-        raise ConfigError(f"{row.sample_key}: target must be 0 to {len(prepared.targets) - 1}, got {target}")
-    wanted = prepared.targets[target]
-    if isinstance(wanted, RefusedTarget):
-        raise ConfigError(f"{wanted.match.target.target_id}: gets no rollout: {wanted.reason} ({wanted.detail})")
-    records = list(generator.records_of(replace(prepared, targets=(wanted,))))
+    chosen = _target(prepared, target, row.sample_key)
+    records = list(generator.records_of(replace(prepared, targets=(chosen,))))
     steps = [step for record in records for step in step_rows(record)]
     if as_json:
         print_json(steps)
     else:
-        _show(wanted.match, steps)
+        _show(chosen.match, steps)
     if plot is not None:
-        from rollout_assets.reports.rollout_picture import plot_rollout
-
-        scene = wanted.oracle_state.scene
-        record = records[-1]
-        plot_rollout(record, record.chains[0], scene.vertices, scene.faces, wanted.actor.points_world, plot)
+        _plot(chosen, records[-1], plot)
         if not as_json:
-            out.print(f"wrote {plot}", highlight=False)
+            say(f"wrote {plot}")
+
+
+def _target(sample: PreparedSample, rank: int, sample_key: str) -> TargetedRoot:
+    """The target of that rank, or an error that says why it gets no rollout."""
+    if sample.skip_reason is not None:
+        raise ConfigError(f"{sample_key}: no target to roll out: {sample.skip_reason}")
+    if not 0 <= rank < len(sample.targets):
+        raise ConfigError(f"{sample_key}: target must be 0 to {len(sample.targets) - 1}, got {rank}")
+    target = sample.targets[rank]
+    if isinstance(target, RefusedTarget):
+        raise ConfigError(f"{target.match.target.target_id}: gets no rollout: {target.reason} ({target.detail})")
+    return target
+
+
+def _refuse_other_pages(plot: Path) -> None:
+    from rollout_assets.reports.rollout_picture import refuse_other_pages  # pictures need the reports extra
+
+    refuse_other_pages(plot)
+
+
+def _plot(target: TargetedRoot, record: RolloutZarrRecord, path: Path) -> None:
+    from rollout_assets.reports.rollout_picture import plot_rollout  # pictures need the reports extra
+
+    scene = target.oracle_state.scene
+    plot_rollout(record, record.chains[0], scene.vertices, scene.faces, target.actor.points_world, path)
 
 
 def _only(config: CampaignConfig, recipe: str | None) -> CampaignConfig:
     if recipe is None:
         return config
-    chosen = tuple(known for known in config.recipes if known.name == recipe)
+    chosen = tuple(each for each in config.recipes if each.name == recipe)
     if not chosen:
-        names = ", ".join(known.name for known in config.recipes)
+        names = ", ".join(each.name for each in config.recipes)
         raise ConfigError(f"campaign {config.name} has no recipe {recipe!r}; it has {names}")
     return config.model_copy(update={"recipes": chosen})
 
 
 def _show(match: TargetMatch, steps: Sequence[StepRow]) -> None:
     target = match.target
-    out.print(
+    say(
         f"target [bold]{target.target_id}[/]: {target.class_name}, score {target.score:.3f}, "
-        f"{target.semidense_support_count} points, {match.status} with IoU {match.iou:.2f}",
-        highlight=False,
-        soft_wrap=True,
+        f"{target.semidense_support_count} points, {match.status} with IoU {match.iou:.2f}"
     )
     print_table(
         "steps",

@@ -7,14 +7,23 @@ from typing import Annotated
 
 import typer
 
-from rollout_assets.commands.terminal import AsJson, out, print_json, print_table
+from rollout_assets.commands.frames import plain
+from rollout_assets.commands.opened_store import Store
+from rollout_assets.commands.terminal import AsJson, print_json, print_table, say
+from rollout_assets.reports.schema_page import schema_markdown
+from rollout_assets.rollouts.zarr_store import (
+    ROLLOUT_ZARR_SCHEMA_VERSION,
+    RolloutZarrStoreReader,
+    validate_rollout_zarr_store,
+)
+from rollout_assets.rollouts.zarr_store.summary import export_table, schema_rows, store_info
+from rollout_assets.rollouts.zarr_store.summary import head as first_rows
 
 app = typer.Typer(help="Look into, check and export rollout stores.", no_args_is_help=True)
 
 DAMAGED = 2
 """Exit code of ``validate`` when anything was found wrong."""
 
-Store = Annotated[str, typer.Argument(help="The store's directory, or an fsspec URL.", metavar="STORE")]
 TableName = Annotated[str, typer.Argument(help="Name of a table.", metavar="TABLE")]
 Columns = Annotated[list[str] | None, typer.Option("--column", help="Only this column; may be repeated.")]
 
@@ -22,17 +31,14 @@ Columns = Annotated[list[str] | None, typer.Option("--column", help="Only this c
 @app.command()
 def info(store: Store, as_json: AsJson = False) -> None:
     """What a store holds and where it came from."""
-    from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
-    from rollout_assets.rollouts.zarr_store.summary import store_info
-
-    found = store_info(RolloutZarrStoreReader(store))
+    facts = store_info(RolloutZarrStoreReader(store))
     if as_json:
-        print_json(found)
+        print_json(facts)
         return
-    plain = [(name, value) for name, value in vars(found).items() if not isinstance(value, dict)]
-    print_table(str(found.location), ("what", "value"), plain)
-    print_table("rows", ("table", "rows"), list(found.counts.items()))
-    hashes = [(name, ", ".join(values)) for name, values in found.config_hashes.items() if values]
+    single_values = [(name, value) for name, value in vars(facts).items() if not isinstance(value, dict)]
+    print_table(str(facts.location), ("what", "value"), single_values)
+    print_table("rows", ("table", "rows"), list(facts.counts.items()))
+    hashes = [(name, ", ".join(values)) for name, values in facts.config_hashes.items() if values]
     print_table("configs", ("config", "hashes"), hashes)
 
 
@@ -45,14 +51,12 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Check a store against the schema, the rules and itself; exit code 2 if anything is wrong."""
-    from rollout_assets.rollouts.zarr_store import validate_rollout_zarr_store
-
     result = validate_rollout_zarr_store(store, deep=deep)
     if as_json:
         print_json({"ok": result.ok, "counts": result.counts(), **vars(result)})
     elif result.ok:
         depth = "deep" if deep else "without --deep"
-        out.print(f"{store}: nothing wrong in {result.num_candidates:,} candidate rows ({depth})")
+        say(f"{store}: nothing wrong in {result.num_candidates:,} candidate rows ({depth})")
     else:
         rows = [(f.check, f.where, f.row, f.count, f.problem, f.value) for f in result.findings]
         print_table(f"{store}: {len(rows)} findings", ("check", "where", "row", "rows", "problem", "got"), rows)
@@ -63,12 +67,13 @@ def validate(
 @app.command()
 def schema(
     table: Annotated[str | None, typer.Argument(help="Only this table.", metavar="TABLE")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page infra/docs/store_format.md.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Every array of the schema this package writes and reads."""
-    from rollout_assets.rollouts.zarr_store import ROLLOUT_ZARR_SCHEMA_VERSION
-    from rollout_assets.rollouts.zarr_store.summary import schema_rows
-
+    """Every array of the schema that this package writes and reads."""
+    if markdown:
+        typer.echo(schema_markdown(), nl=False)
+        return
     rows = schema_rows(table)
     if as_json:
         print_json(rows)
@@ -86,12 +91,9 @@ def head(
     as_json: AsJson = False,
 ) -> None:
     """The first rows of a table, strings decoded."""
-    from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
-    from rollout_assets.rollouts.zarr_store.summary import head as first_rows
-
     frame = first_rows(RolloutZarrStoreReader(store), table, rows, column)
     if as_json:
-        print_json(_jsonable_rows(frame.rows(named=True)))
+        print_json([{name: plain(value) for name, value in row.items()} for row in frame.rows(named=True)])
         return
     print_table(f"{table}, first {len(frame)} rows", frame.columns, [tuple(map(_short, row)) for row in frame.rows()])
 
@@ -105,27 +107,11 @@ def export(
     ids: Annotated[bool, typer.Option("--ids", help="Keep dictionary ids instead of their strings.")] = False,
 ) -> None:
     """Write a table to a Parquet or CSV file."""
-    from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
-    from rollout_assets.rollouts.zarr_store.summary import export_table
-
     count = export_table(RolloutZarrStoreReader(store), table, destination, columns=column, decode=not ids)
-    out.print(f"{destination}: {count:,} rows of {table}")
+    say(f"{destination}: {count:,} rows of {table}")
 
 
 def _short(value: object) -> object:
     if isinstance(value, list):
         return f"[{', '.join(f'{part:.3g}' if isinstance(part, float) else str(part) for part in value[:12])}]"
     return f"{value:.6g}" if isinstance(value, float) else value
-
-
-def _jsonable_rows(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """NaN and infinities are not JSON: they become null."""
-
-    def plain(value: object) -> object:
-        if isinstance(value, list):
-            return [plain(part) for part in value]
-        if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-            return None
-        return value
-
-    return [{name: plain(value) for name, value in row.items()} for row in rows]

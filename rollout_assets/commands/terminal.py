@@ -29,6 +29,11 @@ CampaignOption = Annotated[
 ]
 
 
+def say(text: str) -> None:
+    """One line of prose on stdout, with Rich markup; a long line is not wrapped."""
+    out.print(text, highlight=False, soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """Any dataclass, model or plain value as indented JSON on stdout."""
     out.print_json(json.dumps(value, default=_plain), indent=2)

@@ -1,7 +1,8 @@
-"""Torch datasets over rollout stores: every trainable state once per epoch, in a reproducible order."""
+"""Torch datasets over rollout stores: every trainable state once per epoch, in a reproducible order.
 
-from rollout_assets.learning.batch import DepthHistory, QHBatch
-from rollout_assets.learning.dataset import QHDataset
-from rollout_assets.learning.iterable import QHIterableDataset, QHLoader
+Torch is imported when one of the names is first used.
+"""
 
-__all__ = ["DepthHistory", "QHBatch", "QHDataset", "QHIterableDataset", "QHLoader"]
+from rollout_assets.exports import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

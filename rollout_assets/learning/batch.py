@@ -1,7 +1,8 @@
-"""What training gets: rows of the training view as tensors, with what the actor saw before if asked for."""
+"""What training gets: rows of the training view as tensors, and on request the depth images seen before."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -12,18 +13,18 @@ from torch import Tensor
 
 
 class _Tensors:
-    """A frozen dataclass of tensors that moves as one; DataLoader pins it by calling ``pin_memory``."""
+    """A frozen dataclass of tensors that is moved as a whole; a ``DataLoader`` pins it by calling ``pin_memory``."""
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """The same on another device."""
+        """A copy on another device."""
         return self._mapped(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
-        """The same in page-locked memory."""
+        """A copy in page-locked memory."""
         return self._mapped(lambda tensor: tensor.pin_memory())
 
-    def _mapped(self, change: Any) -> Self:
-        changed = {}
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
+        changed: dict[str, Tensor | _Tensors] = {}
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, Tensor):
@@ -37,7 +38,8 @@ class _Tensors:
 class DepthHistory(_Tensors):
     """Depth of the views selected before each state, latest first.
 
-    depth_m: (b, n, h, w) float16, 0 where invalid; valid_mask: (b, n, h, w); present: (b, n), false beyond the root.
+    depth_m: (b, n, h, w) float16, 0 where invalid; valid_mask: (b, n, h, w); present: (b, n), false where a
+    chain began less than n steps ago.
     """
 
     depth_m: Tensor
@@ -77,11 +79,11 @@ class QHBatch(_Tensors):
 
 
 def to_batch(columns: dict[str, NDArray[Any]], depth_history: DepthHistory | None = None) -> QHBatch:
-    """Columns of the view, and ``store_index``, as tensors of their own memory."""
+    """Columns of the training view, and ``store_index``, copied into tensors."""
     tensors = {name: as_tensor(values) for name, values in columns.items()}
     return QHBatch(**tensors, depth_history=depth_history)
 
 
 def as_tensor(values: NDArray[Any]) -> Tensor:
-    """A copy as a tensor; uint32, which few torch operations know, becomes int64."""
+    """A copy as a tensor; uint32 becomes int64, because few torch operations support it."""
     return torch.from_numpy(values.astype(np.int64) if values.dtype == np.uint32 else values.copy())

@@ -1,32 +1,49 @@
 """Streaming batches: the epoch's order, cut into equal batches for every rank, read window by window.
 
-A position in an epoch is one number, the places of the global order already used, so a run can go on with any other
-number of workers or ranks. ``QHLoader`` counts what was delivered; with workers the dataset itself cannot know.
+A position in an epoch is one number: how many places of the global order are already used. So a run can resume with
+any other number of workers or ranks. ``QHLoader`` counts the batches it delivered, because a dataset whose workers are
+other processes cannot know.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from rollout_assets.errors import StoreError
 from rollout_assets.learning.batch import QHBatch, to_batch
 from rollout_assets.learning.order import BatchPlan, Tail, Window, epoch_windows
-from rollout_assets.learning.states import Columns, StateSource, gather_history
+from rollout_assets.learning.states import Columns, StateSource, Unit, UnitDepth, UnitKey, gather_history
 
 STATE_VERSION = 1
 
 
+class EpochPosition(TypedDict):
+    """Where an epoch stands, and of which data and order; plain values, so it can be saved as JSON."""
+
+    version: int
+    seed: int
+    shuffle: bool
+    window_units: int
+    epoch: int
+    consumed: int
+    total: int
+    stores: list[str]
+
+
 class QHIterableDataset(IterableDataset[QHBatch]):
-    """Batches of q_h rows from one or many stores, every trainable state once per epoch.
+    """Batches of training states (rows of ``q_h``) from one or many stores, every trainable state once per epoch.
 
     The order depends on ``seed`` and epoch alone. Every rank gets the same number of batches of the same sizes. Use it
-    through ``QHLoader``, or in a ``DataLoader`` with ``batch_size=None``: it makes whole batches itself.
+    through ``QHLoader``, or in a ``DataLoader`` with ``batch_size=None``, because it makes whole batches itself.
+
+    ``history``: how many earlier depth images each state comes with. ``tail``: what happens to the last places of an
+    epoch that cannot be shared equally by all ranks. ``trainable_only``: leave out states that have no candidate with a
+    label. ``window_units``: how many stored chunks are shuffled together; more mix better and need more memory.
     """
 
     def __init__(
@@ -62,18 +79,18 @@ class QHIterableDataset(IterableDataset[QHBatch]):
 
     @property
     def plan(self) -> BatchPlan:
-        """How the rest of the epoch is dealt out."""
+        """How the rest of the epoch is divided into batches."""
         return BatchPlan(self.source.total, self.consumed, self.batch_size, self.world_size, self.tail)
 
     def __len__(self) -> int:
         return self.plan.steps
 
     def set_epoch(self, epoch: int) -> None:
-        """Start an epoch from its beginning."""
+        """Begin an epoch at its start."""
         self.epoch, self.consumed = epoch, 0
 
-    def state_dict(self, steps: int = 0) -> dict[str, Any]:
-        """The position after ``steps`` more batches of this rank; the same on every rank."""
+    def state_dict(self, steps: int = 0) -> EpochPosition:
+        """The position after ``steps`` more batches of each rank; it is the same on every rank."""
         return {
             "version": STATE_VERSION,
             "seed": self.seed,
@@ -85,30 +102,34 @@ class QHIterableDataset(IterableDataset[QHBatch]):
             "stores": self.source.fingerprint(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a position; one taken from other data or another order is refused."""
+    def load_state_dict(self, state: EpochPosition) -> None:
+        """Resume at a saved position; one of other data or of another order is refused."""
         own = self.state_dict()
         for name in ("version", "seed", "shuffle", "window_units", "total", "stores"):
-            if state.get(name) != own[name]:
-                raise StoreError(f"cannot resume: {name} was {state.get(name)!r}, is {own[name]!r}")
+            if state.get(name) != own.get(name):
+                raise StoreError(f"cannot resume: {name} was {state.get(name)!r}, is {own.get(name)!r} now")
         self.epoch, self.consumed = int(state["epoch"]), int(state["consumed"])
 
     def __iter__(self) -> Iterator[QHBatch]:
         worker = get_worker_info()
         first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
         windows = epoch_windows(self.source.units, self.window_units, self.seed, self.epoch, self.shuffle)
-        shelf = _Shelf(self.source, windows)
+        cache = _WindowCache(self.source, windows)
         plan = self.plan
         for step in range(first, plan.steps, stride):
-            yield shelf.batch(plan.places(step, self.rank))
+            yield cache.batch(plan.places(step, self.rank))
 
 
 class QHLoader:
-    """A ``DataLoader`` over a ``QHIterableDataset`` that knows its position and can be saved in the middle."""
+    """A ``DataLoader`` over a ``QHIterableDataset`` that knows its position, so that training can resume mid-epoch.
+
+    Iterating gives the rest of the current epoch; the next iteration gives the next epoch. ``options`` are those of
+    ``DataLoader``, for example ``pin_memory`` or ``prefetch_factor``.
+    """
 
     def __init__(self, dataset: QHIterableDataset, num_workers: int = 0, **options: Any) -> None:
         if options.get("persistent_workers"):
-            raise StoreError("persistent_workers keep the position of an earlier epoch; leave them off")
+            raise StoreError("persistent_workers=True would keep the position of an earlier epoch; leave it out")
         self.dataset = dataset
         self._loader: DataLoader[QHBatch] = DataLoader(dataset, batch_size=None, num_workers=num_workers, **options)
         self._delivered = 0
@@ -117,7 +138,7 @@ class QHLoader:
         return len(self.dataset)
 
     def __iter__(self) -> Iterator[QHBatch]:
-        """The rest of the current epoch; afterwards the next one begins."""
+        """The batches that are left of the current epoch; at its end the next one begins."""
         self._delivered = 0
         for batch in self._loader:
             self._delivered += 1
@@ -125,69 +146,71 @@ class QHLoader:
         self._delivered = 0
         self.dataset.set_epoch(self.dataset.epoch + 1)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> EpochPosition:
         """The position after the batches delivered so far."""
         return self.dataset.state_dict(self._delivered)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a position, with any number of workers and ranks."""
+    def load_state_dict(self, state: EpochPosition) -> None:
+        """Resume at a saved position, with any number of workers and ranks."""
         self._delivered = 0
         self.dataset.load_state_dict(state)
 
 
-class _Shelf:
-    """Windows in memory, their rows already in the epoch's order: a batch is a slice."""
+class _WindowCache:
+    """The current windows in memory, their rows already in the epoch's order, so that a batch is a slice."""
 
     def __init__(self, source: StateSource, windows: list[Window]) -> None:
         self._source = source
         self._windows = windows
         self._starts = np.array([window.start for window in windows], np.int64)
         self._loaded: dict[int, Columns] = {}
-        self._depth: dict[tuple[int, int], tuple[int, NDArray[Any], NDArray[Any]]] = {}
+        self._depth: dict[UnitKey, UnitDepth] = {}
 
     def batch(self, places: list[tuple[int, int]]) -> QHBatch:
-        parts: list[Columns] = []
-        for start, stop in places:
-            at = start
-            while at < stop:
-                number = int(np.searchsorted(self._starts, at, side="right")) - 1
-                window = self._windows[number]
-                columns = self._load(number)
-                end = min(stop, window.stop)
-                rows = slice(at - window.start, end - window.start)
-                parts.append({name: values[rows] for name, values in columns.items()})
-                at = end
-        if len(parts) == 1:
-            columns = parts[0]
-        else:
-            columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        """The states at some runs of places, (start, stop), in order."""
+        parts = [part for start, stop in places for part in self._slices(start, stop)]
+        columns = parts[0] if len(parts) == 1 else _joined(parts)
+        unit_starts = columns.pop("unit_start")
         history = None
         if self._source.history:
-            unit_starts = columns["unit_start"]
             states = columns["state_step_row_id"]
             history = gather_history(self._source, self._depth, columns["store_index"], states, unit_starts)
-        return to_batch({name: values for name, values in columns.items() if name != "unit_start"}, history)
+        return to_batch(columns, history)
 
-    def _load(self, number: int) -> Columns:
+    def _slices(self, start: int, stop: int) -> Iterator[Columns]:
+        """Places ``start`` to ``stop``, window by window."""
+        while start < stop:
+            number = int(np.searchsorted(self._starts, start, side="right")) - 1
+            window = self._windows[number]
+            end = min(stop, window.stop)
+            rows = slice(start - window.start, end - window.start)
+            yield {name: values[rows] for name, values in self._window(number).items()}
+            start = end
+
+    def _window(self, number: int) -> Columns:
+        """The rows of a window; windows before the previous one are dropped, because batches only move forward."""
         if number not in self._loaded:
-            for stale in [known for known in self._loaded if known < number - 1]:
+            for stale in [loaded for loaded in self._loaded if loaded < number - 1]:
                 del self._loaded[stale]
             window = self._windows[number]
-            parts = []
-            for unit in window.units:
-                columns = self._source.read(unit)
-                columns["unit_start"] = np.full(unit.count, unit.start, np.int64)
-                parts.append(columns)
+            rows = _joined([self._unit_columns(unit) for unit in window.units])
             order = window.permutation
-            self._loaded[number] = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
-            self._load_depth(number)
+            self._loaded[number] = {name: values[order] for name, values in rows.items()}
+            if self._source.history:
+                self._load_depth()
         return self._loaded[number]
 
-    def _load_depth(self, number: int) -> None:
-        if not self._source.history:
-            return
-        wanted = {(unit.store_index, unit.start): unit for known in self._loaded for unit in self._windows[known].units}
-        self._depth = {key: value for key, value in self._depth.items() if key in wanted}
-        for key, unit in wanted.items():
-            if key not in self._depth:
-                self._depth[key] = self._source.read_depth(unit.store_index, unit.start, unit.stop)
+    def _unit_columns(self, unit: Unit) -> Columns:
+        return {**self._source.read(unit), "unit_start": np.full(unit.count, unit.start, np.int64)}
+
+    def _load_depth(self) -> None:
+        """Keep the depth images of exactly the loaded windows' units."""
+        units = [unit for number in self._loaded for unit in self._windows[number].units]
+        kept = self._depth
+        self._depth = {
+            unit.key: kept[unit.key] if unit.key in kept else self._source.read_depth(unit) for unit in units
+        }
+
+
+def _joined(parts: list[Columns]) -> Columns:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,7 +1,7 @@
 """The order of an epoch: a function of seed and epoch alone, the same for any number of workers and ranks.
 
-Units are shuffled, then taken a few at a time as a window, and the states of a window are shuffled together. So rows
-are mixed across a window's units and windows across the data, yet only one window of chunks is in memory at a time.
+Units are shuffled and grouped into windows of a few units, and the states of a window are shuffled together. So states
+are mixed within a window, windows are mixed across the data, and few windows are in memory at a time.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def epoch_windows(units: tuple[Unit, ...], window_units: int, seed: int, epoch: 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How the places from ``consumed`` to ``total`` are dealt out: equal batches to every rank, at every step.
+    """How the places from ``consumed`` to ``total`` become batches: equally many for every rank, at every step.
 
     A step takes ``batch_size`` places for each rank. The last step shares what is left; the fewer than ``world_size``
-    places that cannot be shared equally are dropped, or, with tail "repeat", made up from the epoch's first places.
+    places that cannot be shared equally are dropped; with tail "repeat", places from the epoch's start fill them up.
     """
 
     total: int
@@ -70,12 +70,12 @@ class BatchPlan:
 
     @property
     def steps(self) -> int:
-        """Batches that each rank gets."""
+        """How many batches each rank gets."""
         full, rest = divmod(self.total - self.consumed, self.batch_size * self.world_size)
         return full + (1 if self._last_size(rest) else 0)
 
     def places(self, step: int, rank: int) -> list[tuple[int, int]]:
-        """Runs of places, (start, stop), that make one rank's batch; more than one where places are repeated."""
+        """Runs of places, (start, stop), that make one rank's batch; two or more where places repeat."""
         full, rest = divmod(self.total - self.consumed, self.batch_size * self.world_size)
         begin = self.consumed + step * self.batch_size * self.world_size
         size = self.batch_size if step < full else self._last_size(rest)
@@ -90,7 +90,7 @@ class BatchPlan:
         return runs
 
     def consumed_after(self, step: int) -> int:
-        """Places used up once every rank has its batch of ``step``."""
+        """How many places are used once every rank has its batch of ``step``."""
         return min(self.consumed + (step + 1) * self.batch_size * self.world_size, self.total)
 
     def _last_size(self, rest: int) -> int:

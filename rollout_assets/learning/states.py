@@ -1,13 +1,13 @@
-"""States of one or many stores: which of them can be trained on, and their rows, read unit by unit.
+"""States of one or many stores: which of them count for training, and their rows, read unit by unit.
 
 A unit is a run of consecutive states of one store, as long as a stored chunk, so that reading a unit decodes each chunk
-once. Stores are opened in the process that reads them: a dataset can be forked or pickled to a worker at any time.
+once. Stores are opened in the process that reads them, so a dataset can be forked or sent to a worker at any time.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,12 +23,19 @@ from rollout_assets.rollouts.zarr_store.schema import Q_H, SELECTED_DEPTH, STEPS
 
 Columns = dict[str, NDArray[Any]]
 
+UnitKey = tuple[int, int]
+"""Store index and first state of a unit."""
+
+UnitDepth = tuple[int, NDArray[Any], NDArray[Any]]
+"""First step row, then (n, h, w) depth and valid masks of the steps that a unit's states look back at."""
+
 _DEPTH_UNIT_STATES = 256
+"""States of a unit when depth images are read too: these are large."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """States ``start`` to ``stop`` of one store; ``rows`` are those of them that count, from the unit's start."""
+    """States ``start`` to ``stop`` of one store; ``rows`` is their range in the store's list of states that count."""
 
     store_index: int
     start: int
@@ -37,12 +44,17 @@ class Unit:
 
     @property
     def count(self) -> int:
-        """States that count."""
+        """How many states count."""
         return self.rows[1] - self.rows[0]
+
+    @property
+    def key(self) -> UnitKey:
+        """What identifies the unit among all stores."""
+        return self.store_index, self.start
 
 
 class StateSource:
-    """The states of some stores, padded to one width."""
+    """The states of some stores, all padded to the same number of candidates."""
 
     def __init__(self, stores: Sequence[Path | str], trainable_only: bool, history: int) -> None:
         if not stores:
@@ -55,13 +67,13 @@ class StateSource:
         self._readers: dict[int, list[RolloutZarrStoreReader]] = {}
         readers = self.readers
         if history and not all(reader.attributes.get("selected_depth_enabled") for reader in readers):
-            raise StoreError("depth history was asked for, but a store keeps no selected depth")
+            raise StoreError("history needs depth images, but a store has no selected depth; use history=0")
         sizes = {
             (reader.attributes["selected_depth_height_px"], reader.attributes["selected_depth_width_px"])
             for reader in readers
         }
         if history and len(sizes) > 1:
-            raise StoreError(f"depth history needs one image size, got {sorted(sizes)}")
+            raise StoreError(f"history needs stores with one depth image size, got {sorted(sizes)}")
         self.width = max(int(reader.attributes["q_h_max_candidates"]) for reader in readers)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,8 +93,8 @@ class StateSource:
         chosen = []
         for reader in self.readers:
             mask = reader.array(Q_H.path("q_train_mask"))
-            wanted = mask.any(axis=1) if self.trainable_only else np.ones(len(mask), np.bool_)
-            chosen.append(np.flatnonzero(wanted))
+            counted = mask.any(axis=1) if self.trainable_only else np.ones(len(mask), np.bool_)
+            chosen.append(np.flatnonzero(counted))
         return chosen
 
     @cached_property
@@ -101,11 +113,11 @@ class StateSource:
 
     @cached_property
     def total(self) -> int:
-        """States that count, in all stores."""
+        """How many states count, in all stores together."""
         return sum(len(rows) for rows in self.chosen)
 
     def fingerprint(self) -> list[str]:
-        """Which data a position in an epoch is about: one digest per store."""
+        """The data that a position in an epoch belongs to: one digest per store."""
         return [str(reader.attributes["manifest_sha256"]) for reader in self.readers]
 
     def read(self, unit: Unit) -> Columns:
@@ -113,19 +125,19 @@ class StateSource:
         reader = self.readers[unit.store_index]
         local = self.chosen[unit.store_index][unit.rows[0] : unit.rows[1]] - unit.start
         columns = {"store_index": np.full(len(local), unit.store_index, np.int64)}
-        whole = len(local) == unit.stop - unit.start
+        all_count = len(local) == unit.stop - unit.start
         for name in Q_H.names:
             stored = reader.row_array(Q_H.path(name)).read(unit.start, unit.stop, threads=False)
-            values = stored if whole else stored[local]
+            values = stored if all_count else stored[local]
             columns[name] = self._padded(name, values)
         return columns
 
-    def read_depth(self, store_index: int, start: int, stop: int) -> tuple[int, NDArray[Any], NDArray[Any]]:
-        """Depth and masks of the steps that states ``start`` to ``stop`` look back at; first says where they begin."""
-        first = max(start - self.history, 0)
-        reader = self.readers[store_index]
+    def read_depth(self, unit: Unit) -> UnitDepth:
+        """Depth and masks of the steps that a unit's states look back at."""
+        first = max(unit.start - self.history, 0)
+        reader = self.readers[unit.store_index]
         depth, valid = (
-            reader.row_array(SELECTED_DEPTH.path(name)).read(first, stop, threads=False)
+            reader.row_array(SELECTED_DEPTH.path(name)).read(first, unit.stop, threads=False)
             for name in SELECTED_DEPTH.rasters
         )
         return first, depth, valid
@@ -133,11 +145,8 @@ class StateSource:
     def depth_rows(self, store_index: int, states: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """(b, n) step rows before each state, latest first, and which of them belong to its chain."""
         back = np.arange(1, self.history + 1)
-        present = back <= self._step_index(store_index)[states][:, None]
+        present = back <= self._step_indices[store_index][states][:, None]
         return np.where(present, states[:, None] - back, states[:, None]), present
-
-    def _step_index(self, store_index: int) -> NDArray[np.int64]:
-        return self._step_indices[store_index]
 
     @cached_property
     def _step_indices(self) -> list[NDArray[np.int64]]:
@@ -153,22 +162,22 @@ class StateSource:
 
 def gather_history(
     source: StateSource,
-    loaded: dict[tuple[int, int], tuple[int, NDArray[Any], NDArray[Any]]],
+    loaded: Mapping[UnitKey, UnitDepth],
     store_index: NDArray[np.int64],
     states: NDArray[np.int64],
     unit_starts: NDArray[np.int64],
 ) -> DepthHistory:
-    """The depth history of some states from the units' loaded rasters, keyed by (store, unit start)."""
+    """The depth history of some states, from the depth images of their units."""
     height, width = next(iter(loaded.values()))[1].shape[1:]
     shape = (len(states), source.history, height, width)
     depth, valid = np.zeros(shape, np.float16), np.zeros(shape, np.bool_)
     present = np.zeros(shape[:2], np.bool_)
-    for key in {(int(s), int(u)) for s, u in zip(store_index, unit_starts, strict=True)}:
-        own = np.flatnonzero((store_index == key[0]) & (unit_starts == key[1]))
-        rows, there = source.depth_rows(key[0], states[own])
-        first, rasters, masks = loaded[key]
-        at = np.clip(rows - first, 0, len(rasters) - 1)
-        depth[own] = np.where(there[..., None, None], rasters[at], np.float16(0))
-        valid[own] = masks[at] & there[..., None, None]
-        present[own] = there
+    for store, unit_start in set(zip(store_index.tolist(), unit_starts.tolist(), strict=True)):
+        own = np.flatnonzero((store_index == store) & (unit_starts == unit_start))
+        rows, in_chain = source.depth_rows(store, states[own])
+        first, images, masks = loaded[store, unit_start]
+        at = np.clip(rows - first, 0, len(images) - 1)
+        depth[own] = np.where(in_chain[..., None, None], images[at], np.float16(0))
+        valid[own] = masks[at] & in_chain[..., None, None]
+        present[own] = in_chain
     return DepthHistory(as_tensor(depth), as_tensor(valid), as_tensor(present))

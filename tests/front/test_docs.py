@@ -1,0 +1,48 @@
+"""The pages say what the code does: the format is the schema's, the worked label is recomputed, named files exist."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollout_assets.config import OracleConfig
+from rollout_assets.oracle.naive import surface_error
+from rollout_assets.reports.schema_page import schema_markdown
+from rollout_assets.rollouts.zarr_store.schema import array_paths
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "infra" / "docs"
+
+
+def test_the_page_about_the_format_is_current():
+    assert (DOCS / "store_format.md").read_text() == schema_markdown()
+
+
+def test_the_page_about_the_format_names_every_array():
+    page = schema_markdown()
+    assert [path for path in array_paths() if f"`{path.split('/')[1]}`" not in page and f"`{path}`" not in page] == []
+
+
+def test_the_worked_label_is_what_the_oracle_measures():
+    vertices = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]], np.float32)
+    faces = np.array([[0, 1, 2], [1, 3, 2]], np.int32)
+    points = [(0.25, 0.25, 0.1), (0.75, 0.75, 0.0), (0.25, 0.25, 0.0)]
+    errors = [surface_error(points[:count], vertices, faces, OracleConfig()) for count in (1, 2, 3)]
+    page = (DOCS / "labels.md").read_text()
+    cumulative = 0.0
+    for step, (before, after) in enumerate(pairwise(errors)):
+        root_gain = (before - after) / errors[0]
+        cumulative += root_gain
+        values = (before, after, (before - after) / before, root_gain, cumulative)
+        assert f"| {step} | {' | '.join(f'{value:.6f}' for value in values)} |" in page
+    assert cumulative == pytest.approx(1 - errors[-1] / errors[0])
+
+
+@pytest.mark.parametrize("page", [".github/CONTRIBUTING.md", *(f"infra/docs/{p.name}" for p in DOCS.glob("*.md"))])
+def test_files_that_a_page_names_exist(page):
+    text = (ROOT / page).read_text()
+    named = re.findall(r"`((?:rollout_assets|tests|infra)/[\w/.]+)`", text)
+    named += [f"{(ROOT / page).parent.relative_to(ROOT)}/{path}" for path in re.findall(r"\]\(([\w./]+)\)", text)]
+    assert [path for path in named if not (ROOT / path).exists()] == []

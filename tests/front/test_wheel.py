@@ -1,0 +1,150 @@
+"""Who only trains installs neither Dagster nor Warp nor a server: the wheel with its base packages is enough."""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from email.message import Message
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from rollout_assets import __version__
+from rollout_assets.config import SelectedDepthRetentionConfig
+from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig, write_rollout_zarr_store
+from rollout_assets.testing.fake_records import SyntheticRecords
+
+ROOT = Path(__file__).parents[2]
+OPTIONAL = ("dagster", "warp", "starlette", "uvicorn", "httpx", "trimesh", "plotly", "matplotlib")
+
+TRAIN = """
+import importlib.util, json, sys
+from rollout_assets import QHIterableDataset, QHLoader, RolloutZarrStoreReader, validate_rollout_zarr_store
+store = sys.argv[1]
+optional = json.loads(sys.argv[2])
+states = sum(len(batch) for batch in QHLoader(QHIterableDataset(store, batch_size=8)))
+print(json.dumps({
+    "home": sys.modules["rollout_assets"].__file__,
+    "rows": RolloutZarrStoreReader(store).table("candidates").height,
+    "valid": validate_rollout_zarr_store(store, deep=True).ok,
+    "states": states,
+    "imported": [name for name in optional if name in sys.modules],
+    "importable": [name for name in optional if importlib.util.find_spec(name)],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree; built with the installed hatchling if there is one, else pip fetches it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    here = ["--no-build-isolation"] if importlib.util.find_spec("hatchling") else []
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *here, "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(build, check=True, timeout=300)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return HeaderParser().parsestr(archive.read(name).decode())
+
+
+def with_dependencies(requirements: list[str]) -> dict[str, importlib.metadata.Distribution]:
+    """The distributions of this environment that some requirements need, extras left out."""
+    needed: dict[str, importlib.metadata.Distribution] = {}
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        requirement = waiting.pop()
+        if requirement.name in needed or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        needed[requirement.name] = importlib.metadata.distribution(requirement.name)
+        waiting += [Requirement(text) for text in needed[requirement.name].requires or ()]
+    return needed
+
+
+def expose(distributions: dict[str, importlib.metadata.Distribution], folder: Path) -> None:
+    """Links to the top-level files and folders of some distributions."""
+    folder.mkdir()
+    for distribution in distributions.values():
+        for top in {Path(file).parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            link = folder / top
+            if not link.exists():
+                link.symlink_to(Path(str(distribution.locate_file(top))))
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clean virtual environment with the wheel and its base packages, and nothing else of this environment."""
+    folder = tmp_path_factory.mktemp("clean")
+    venv.create(folder / "venv", with_pip=False)
+    python = folder / "venv" / "bin" / "python"
+    install = ["--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", *install], check=True, timeout=300)
+    expose(with_dependencies(metadata_of(wheel).get_all("Requires-Dist", [])), folder / "base")
+    (site_packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    (site_packages / "base.pth").write_text(f"{folder / 'base'}\n")
+    return folder / "venv"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stores") / "rollouts.zarr"
+    config = RolloutZarrStoreConfig(selected_depth=SelectedDepthRetentionConfig(enabled=False))
+    write_rollout_zarr_store(path, SyntheticRecords(sources=2, targets=2, horizon=2, shell=(3, 9), seed=2), config)
+    return path
+
+
+def run(environment: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    program = [str(environment / "bin" / command[0]), *command[1:]]
+    return subprocess.run(program, capture_output=True, text=True, timeout=300, env=clean, cwd=environment)
+
+
+def test_the_wheel_holds_stubs_campaigns_and_the_version(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    package = ROOT / "rollout_assets"
+    data = [path for pattern in ("*.pyi", "*.toml", "py.typed") for path in package.rglob(pattern)]
+    assert {str(path.relative_to(ROOT)) for path in data} <= names and len(data) >= 5
+    assert not [name for name in names if name.startswith("tests/")]
+    assert metadata_of(wheel)["Version"] == __version__
+    assert set(metadata_of(wheel).get_all("Provides-Extra")) == {"platform", "serve", "reports", "dev"}
+
+
+def test_training_needs_only_the_base_packages(environment, store):
+    done = run(environment, "python", "-c", TRAIN, str(store), json.dumps(OPTIONAL))
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert Path(facts["home"]).is_relative_to(environment)
+    assert facts["valid"] and facts["rows"] > facts["states"] > 0
+    assert facts["imported"] == [] and facts["importable"] == []
+
+
+@pytest.mark.parametrize("command", ["store info", "store validate", "inspect waterfall", "inspect ready"])
+def test_stores_can_be_inspected_with_only_the_base_packages(environment, store, command):
+    done = run(environment, "rollout-assets", *command.split(), str(store), "--json")
+    assert done.returncode in (0, 2) and json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        ("rollout 0", "platform"),
+        ("inspect replay STORE 0 -c demo", "platform"),
+        ("report STORE -o page.html", "reports"),
+        ("serve", "serve"),
+        ("ui", "platform"),
+    ],
+)
+def test_a_command_that_needs_more_names_the_extra(environment, store, command, extra):
+    refused = run(environment, "rollout-assets", *command.replace("STORE", str(store)).split())
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert f"run: pip install 'rollout-assets[{extra}]'" in refused.stderr
