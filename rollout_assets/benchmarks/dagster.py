@@ -9,10 +9,15 @@ from importlib import resources
 from pathlib import Path
 from time import perf_counter, process_time
 
+from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.run import run_campaign
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
+from rollout_assets.defs.checks.store import SECOND_OPINIONS
 from rollout_assets.defs.headless import HeadlessRunner, materialize_campaign
-from rollout_assets.defs.store_checks import SECOND_OPINIONS
+from rollout_assets.defs.keys import OBSERVE, PLAN, SHARD
+from rollout_assets.inspection.second_opinion import second_opinion
+from rollout_assets.reports.store_report import write_store_report
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.testing.tiny_campaign import build_measured_source, write_measured_campaign
 
@@ -39,7 +44,7 @@ class DagsterOverhead:
 
     @property
     def added_cpu_s(self) -> float:
-        """The same in CPU seconds, which neighbours on the machine do not change."""
+        """CPU seconds that Dagster adds to one shard; other programs on the machine change them little."""
         return self.dagster_cpu_s - self.plain_cpu_s
 
 
@@ -51,25 +56,25 @@ def measure_dagster_overhead(shards: int = 40) -> DagsterOverhead:
         plain, dagster = (write_measured_campaign(folder, name) for name in ("plain", "dagster"))
         config = load_campaign(plain)
         run_campaign(config, shard_ids=["shard-000000"])
-        wanted = [f"shard-{number:06d}" for number in range(1, shards + 1)]
+        measured = [f"shard-{number:06d}" for number in range(1, shards + 1)]
         began, cpu = perf_counter(), process_time()
-        assert run_campaign(config, shard_ids=wanted).ok
+        assert run_campaign(config, shard_ids=measured).ok
         plain_s, plain_cpu_s = (perf_counter() - began) / shards, (process_time() - cpu) / shards
         runner = HeadlessRunner(str(dagster), str(folder / "home"))
-        with runner.instance:
-            for job, shard in (("observe", None), ("plan", None), ("shard", "shard-000000")):
+        with runner.session():
+            for job, shard in ((OBSERVE, None), (PLAN, None), (SHARD, "shard-000000")):
                 assert runner.run(job, shard).ok
             began, cpu = perf_counter(), process_time()
-            assert all(runner.run("shard", shard).ok for shard in wanted)
+            assert all(runner.run(SHARD, shard).ok for shard in measured)
             dagster_s, dagster_cpu_s = (perf_counter() - began) / shards, (process_time() - cpu) / shards
         shutil.rmtree(folder / "home")
     return DagsterOverhead(shards, plain_s, dagster_s, plain_cpu_s, dagster_cpu_s)
 
 
 def measure_demo_overhead(source: Path) -> DagsterOverhead:
-    """The demo campaign on its source, both ways and with the same work: shards, promotion, validation, report, label.
+    """Run the demo campaign on its source both ways with the same work: shards, promotion, validation, report, label.
 
-    One process each, after a shard that warms up kernels.
+    Each way uses one process, after a shard that warms up kernels.
     """
     with tempfile.TemporaryDirectory() as name:
         warm, plain, dagster = (_copy_demo(Path(name) / way, source) for way in ("warm", "plain", "dagster"))
@@ -85,12 +90,7 @@ def measure_demo_overhead(source: Path) -> DagsterOverhead:
 
 
 def _plainly(config: CampaignConfig) -> int:
-    """What the graph does, by calling the rooms below; returns the number of shards."""
-    from rollout_assets.campaigns.promotion import promote_rollout_campaign
-    from rollout_assets.inspection.second_opinion import second_opinion
-    from rollout_assets.reports.store_report import write_store_report
-    from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-
+    """Do what the graph does without Dagster; returns the number of shards."""
     assert run_campaign(config).ok
     version = promote_rollout_campaign(config).version
     for child in version.children:
@@ -102,7 +102,7 @@ def _plainly(config: CampaignConfig) -> int:
 
 
 def _copy_demo(folder: Path, source: Path) -> Path:
-    text = (resources.files("rollout_assets") / "campaigns" / f"{DEMO_CAMPAIGN}.toml").read_text("utf-8")
+    text = (resources.files("rollout_assets") / "campaigns" / "shipped" / f"{DEMO_CAMPAIGN}.toml").read_text("utf-8")
     folder.mkdir()
     (folder / "source").symlink_to(source.resolve(), target_is_directory=True)
     path = folder / "demo.toml"

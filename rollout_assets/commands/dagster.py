@@ -18,7 +18,7 @@ NOT_PASSED = 2
 """Exit code when a run or an error-level check failed."""
 
 LOOPBACK = "127.0.0.1"
-"""The UI has no login, so nobody else may reach it."""
+"""The UI has no login, so it must not be reachable from other machines."""
 
 
 def ui(
@@ -29,9 +29,9 @@ def ui(
     port: Annotated[int, typer.Option(help="Port of the UI on this machine.")] = 3000,
 ) -> None:
     """Start the Dagster UI and its daemon on this machine only, and open http://127.0.0.1:3000 yourself."""
-    from rollout_assets.defs.campaign import CampaignKeys
     from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
     from rollout_assets.defs.home import prepare_home
+    from rollout_assets.defs.keys import CampaignKeys
 
     home = prepare_home(data_home())
     named = [CampaignKeys.of(name).campaign for name in campaign or ()]

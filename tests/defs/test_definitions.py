@@ -9,8 +9,8 @@ import dagster as dg
 import pytest
 
 from rollout_assets.config import shipped_campaigns
-from rollout_assets.defs.campaign import CHAIN, READINGS, CampaignKeys
 from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE, build_definitions, known_campaigns
+from rollout_assets.defs.keys import CHAIN, READINGS, CampaignKeys
 from rollout_assets.errors import ConfigError
 from tests.defs.campaigns import edit, write_campaign
 
@@ -39,16 +39,16 @@ def demo() -> dg.Definitions:
 
 def test_the_assets_are_one_chain_in_one_group(demo):
     graph = demo.resolve_asset_graph()
-    place = CampaignKeys.of("demo")
+    keys = CampaignKeys.of("demo")
     assert {key.to_user_string() for key in graph.get_all_asset_keys()} == {
         f"demo/{name}" for name in (*CHAIN, *READINGS)
     }
     for upstream, downstream in pairwise(CHAIN):
-        assert graph.get(place.key(downstream)).parent_keys == {place.key(upstream)}
-    partitioned = [name for name in CHAIN if graph.get(place.key(name)).is_partitioned]
+        assert graph.get(keys.key(downstream)).parent_keys == {keys.key(upstream)}
+    partitioned = [name for name in CHAIN if graph.get(keys.key(name)).is_partitioned]
     assert partitioned == ["vin_source_rows", "rollout_shards", "validated_shards"]
     for name in CHAIN:
-        node = graph.get(place.key(name))
+        node = graph.get(keys.key(name))
         assert node.group_name == "demo" and node.owners and node.kinds and len(node.description) > 80
 
 
@@ -104,7 +104,7 @@ def test_campaigns_come_from_package_home_and_environment(tmp_path, small_store,
     assert known_campaigns() == (*shipped_campaigns(), str(at_home), str(named))
 
 
-def test_a_place_keeps_a_shipped_name_and_makes_a_file_absolute(tmp_path, small_store, monkeypatch):
+def test_keys_keep_a_shipped_name_and_make_a_file_absolute(tmp_path, small_store, monkeypatch):
     path = write_campaign(tmp_path, small_store)
     monkeypatch.chdir(tmp_path)
     assert CampaignKeys.of(path.name).campaign == str(path)

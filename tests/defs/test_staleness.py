@@ -4,8 +4,8 @@ from dagster import AssetKey
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
-from rollout_assets.defs.campaign import CHAIN
 from rollout_assets.defs.headless import CheckOutcome
+from rollout_assets.defs.keys import CHAIN
 from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.defs.campaigns import edit
 from tests.defs.conftest import Desk
