@@ -22,7 +22,7 @@ LABEL_YIELD = "label_yield"
 QUALITY_CHECKS = {
     SUSPICIOUS_ROWS: "Heuristics over the whole shard find nothing of severity error or warning.",
     VALID_FANOUT: "Every step offers enough views that the actor may take.",
-    LABEL_YIELD: "Almost every view that may be taken has a finite oracle label.",
+    LABEL_YIELD: "Almost every view that the actor may take has a finite oracle label.",
 }
 """Check -> what it promises. They warn with evidence and stop nothing."""
 

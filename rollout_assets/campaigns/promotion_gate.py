@@ -1,6 +1,6 @@
 """The gate before promotion: every planned shard must be validated, and must still be what was validated.
 
-Who validated a shard, and where that is recorded, is not known here: the caller gives shard -> validated version.
+The caller says which version of each shard was validated; Dagster's instance records it.
 """
 
 from __future__ import annotations

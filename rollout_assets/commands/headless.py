@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from rollout_assets.commands.terminal import out, print_table, progress_bars
-
-if TYPE_CHECKING:
-    from rollout_assets.defs.headless import HeadlessResult
+from rollout_assets.defs.headless import HeadlessResult, materialize_campaign
 
 
 def run_headless(campaign: str, workers: int | None) -> HeadlessResult:
-    """A campaign through Dagster, with a bar for its shards."""
-    from rollout_assets.defs.headless import materialize_campaign
-
+    """Run a campaign through Dagster, with a progress bar for its shards."""
     with progress_bars() as progress:
         return materialize_campaign(campaign, workers=workers or os.cpu_count() or 1, progress=progress)
 

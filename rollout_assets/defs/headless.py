@@ -37,7 +37,7 @@ QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """One evaluated check. ``level`` is ``ERROR`` or ``WARN``; ``evidence`` is the first thing found."""
+    """One evaluated check. ``level`` is ``ERROR`` or ``WARN``; ``evidence`` is its first finding."""
 
     asset: str
     check: str

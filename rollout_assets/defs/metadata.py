@@ -76,7 +76,7 @@ def findings_table(findings: Iterable[Finding]) -> dg.TableMetadataValue:
 
 
 def evidence(rows: dg.TableMetadataValue) -> Metadata:
-    """What a check found; nothing at all, and not an empty table, if it found nothing."""
+    """The rows behind a check that did not pass; without rows no table is shown at all."""
     return {"evidence": rows} if rows.records else {}
 
 
