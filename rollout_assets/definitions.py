@@ -1,4 +1,4 @@
-"""The code location that `workspace.yaml` names: every campaign that this machine knows."""
+"""The code location that ``workspace.yaml`` and ``[tool.dg]`` name: all campaigns that this machine has."""
 
 from __future__ import annotations
 

@@ -14,8 +14,9 @@ from rollout_assets.benchmarks.results import Figure
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.run import run_campaign
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
+from rollout_assets.defs.checks.store import SECOND_OPINIONS
 from rollout_assets.defs.headless import HeadlessRunner, materialize_campaign
-from rollout_assets.defs.store_checks import SECOND_OPINIONS
+from rollout_assets.defs.keys import OBSERVE, PLAN, SHARD
 from rollout_assets.files import remove_path
 from rollout_assets.inspection.second_opinion import second_opinion
 from rollout_assets.progress import SILENT, ProgressSink
@@ -70,11 +71,11 @@ def measure_dagster_overhead(shards: int = 40, progress: ProgressSink = SILENT) 
         plain_s, plain_cpu_s = (perf_counter() - began) / shards, (process_time() - cpu) / shards
         step("with Dagster")
         runner = HeadlessRunner(str(dagster), str(folder / "home"))
-        with runner.instance:
-            for job, shard in (("observe", None), ("plan", None), ("shard", "shard-000000")):
+        with runner.session():
+            for job, shard in ((OBSERVE, None), (PLAN, None), (SHARD, "shard-000000")):
                 assert runner.run(job, shard).ok
             began, cpu = perf_counter(), process_time()
-            assert all(runner.run("shard", shard).ok for shard in shard_ids)
+            assert all(runner.run(SHARD, shard).ok for shard in shard_ids)
             dagster_s, dagster_cpu_s = (perf_counter() - began) / shards, (process_time() - cpu) / shards
         remove_path(folder / "home")
         step()
@@ -84,7 +85,7 @@ def measure_dagster_overhead(shards: int = 40, progress: ProgressSink = SILENT) 
 def measure_demo_overhead(source: Path, progress: ProgressSink = SILENT) -> DagsterOverhead:
     """The demo campaign on its source, both ways and with the same work: shards, promotion, validation, report, label.
 
-    One process each, after a shard that warms up kernels.
+    Each way uses one process, after a shard that warms up kernels.
     """
     with tempfile.TemporaryDirectory() as name:
         warm, plain, dagster = (_copy_demo(Path(name) / way, source) for way in ("warm", "plain", "dagster"))
@@ -116,7 +117,7 @@ def _plainly(config: CampaignConfig) -> int:
 
 
 def _copy_demo(folder: Path, source: Path) -> Path:
-    text = (resources.files("rollout_assets") / "campaigns" / f"{DEMO_CAMPAIGN}.toml").read_text("utf-8")
+    text = (resources.files("rollout_assets") / "campaigns" / "shipped" / f"{DEMO_CAMPAIGN}.toml").read_text("utf-8")
     folder.mkdir()
     (folder / "source").symlink_to(source.resolve(), target_is_directory=True)
     path = folder / "demo.toml"

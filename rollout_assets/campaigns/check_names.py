@@ -1,4 +1,4 @@
-"""The checks by name, and what each promises. Light, for it is read whenever definitions are loaded."""
+"""The checks by name, and what each promises. Imports nothing, because it is read whenever definitions are loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LABEL_YIELD = "label_yield"
 QUALITY_CHECKS = {
     SUSPICIOUS_ROWS: "Heuristics over the whole shard find nothing of severity error or warning.",
     VALID_FANOUT: "Every step offers enough views that the actor may take.",
-    LABEL_YIELD: "Almost every view that may be taken has a finite oracle label.",
+    LABEL_YIELD: "Almost every view that the actor may take has a finite oracle label.",
 }
 """Check -> what it promises. They warn with evidence and stop nothing."""
 
@@ -43,4 +43,4 @@ STORE_CHECKS = {
 SECOND_OPINION_CHECK = {
     SECOND_OPINION: "Labels drawn at random, measured again by brute force in double precision, are the stored ones."
 }
-"""A step of its own, for it takes seconds a label."""
+"""A step of its own, because it takes seconds a label."""

@@ -1,6 +1,7 @@
-"""Everything that must hold for a shard before it may be promoted, as findings under the name of the check they fail.
+"""Everything that must hold for a shard before it may be promoted, as findings by the check that they fail.
 
-Knows nothing of Dagster: the asset checks report it, and ``validated_shards`` refuses a shard with any finding.
+The asset checks report the findings, and ``validated_shards`` refuses a shard with any finding. Within one process the
+bytes of a shard are read again only after its files have changed size or time; every other process reads them all.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from rollout_assets.rollouts.zarr_store.findings import Finding
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 
+REMEMBERED_SHARDS = 100_000
+"""Shards whose bytes a process remembers to have read: a short text each."""
+
 
 @dataclass(frozen=True)
 class ShardIntegrity:
@@ -37,48 +41,53 @@ class ShardIntegrity:
     num_candidates: int
     findings: dict[str, tuple[Finding, ...]]
 
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was found."""
-        return not any(self.findings.values())
-
     def all_findings(self) -> tuple[Finding, ...]:
         """Every finding, in the order of the checks."""
-        return tuple(finding for found in self.findings.values() for finding in found)
+        return tuple(finding for findings in self.findings.values() for finding in findings)
 
 
 def examine_shard(config: CampaignConfig, entry: RolloutShardEntry) -> ShardIntegrity:
-    """Read every byte of a shard and hold it against its markers, the plan and the campaign.
-
-    Within one process a shard whose files have kept size and time is not read again: its checks and its validation are
-    neighbours in a run. Every other process reads it all.
-    """
+    """Read every byte of a shard and compare it with its markers, the plan and the campaign."""
     shard_dir = CampaignLayout(config.shards.output_dir).shard(entry.shard_id)
     return _examine(config, entry, shard_dir, stamp_tree(shard_dir) if shard_dir.is_dir() else "")
 
 
+def shard_damage(shard_dir: Path) -> tuple[str, ...]:
+    """What is wrong with the bytes of a finished shard, by reading every one of them; empty if nothing is."""
+    try:
+        return _damage(shard_dir, stamp_tree(shard_dir))
+    except StoreDamaged as error:
+        return (error.problem,)
+
+
+@lru_cache(maxsize=REMEMBERED_SHARDS)
+def _damage(shard_dir: Path, _stamp: str) -> tuple[str, ...]:
+    return tuple(damage(shard_dir, read_owner(shard_dir), deep=True))
+
+
 @lru_cache(maxsize=2)
-def _examine(config: CampaignConfig, entry: RolloutShardEntry, shard_dir: Path, _stamp: str) -> ShardIntegrity:
+def _examine(config: CampaignConfig, entry: RolloutShardEntry, shard_dir: Path, stamp: str) -> ShardIntegrity:
+    """The checks of a shard and its validation follow each other in a run, so the last results are enough."""
     try:
         owner = read_owner(shard_dir)
     except StoreDamaged as error:
-        missing = "not built yet" if not shard_dir.exists() else error.problem
-        finding = Finding("finished", entry.shard_id, missing)
+        problem = "not built yet" if not shard_dir.exists() else error.problem
+        finding = Finding("finished", entry.shard_id, problem)
         return ShardIntegrity(entry.shard_id, None, 0, dict.fromkeys(INTEGRITY_CHECKS, (finding,)))
     store_dir = shard_dir / STORE_NAME
-    found: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     candidates = 0
     if owner.store is not None and store_dir.is_dir():
         result = validate_rollout_zarr_store(store_dir, deep=True)
-        found, candidates = result.findings, result.num_candidates
-    digests = [finding for finding in found if finding.check == CONTENT_DIGESTS]
-    digests += [Finding("bytes", entry.shard_id, problem) for problem in damage(shard_dir, owner, deep=True)]
+        findings, candidates = result.findings, result.num_candidates
+    digests = [finding for finding in findings if finding.check == CONTENT_DIGESTS]
+    digests += [Finding("bytes", entry.shard_id, problem) for problem in _damage(shard_dir, stamp)]
     return ShardIntegrity(
         entry.shard_id,
         owner,
         candidates,
         {
-            SCHEMA_AND_LINKAGE: tuple(finding for finding in found if finding.check != CONTENT_DIGESTS),
+            SCHEMA_AND_LINKAGE: tuple(finding for finding in findings if finding.check != CONTENT_DIGESTS),
             CONTENT_DIGESTS: tuple(digests),
             LINEAGE_HASHES: tuple(_guarded(_lineage(config, entry, owner))),
             ROWS_ACCOUNTED_FOR: tuple(_guarded(_rows(config, entry, owner))),
@@ -94,26 +103,26 @@ def open_shard(config: CampaignConfig, shard_id: str) -> RolloutZarrStoreReader 
 
 @lru_cache(maxsize=2)
 def _opened(store_dir: Path, _stamp: str) -> RolloutZarrStoreReader:
-    """Opening costs more than reading a tiny shard, and a shard's checks are neighbours in a run."""
+    """Opening a tiny shard costs more than reading it, and a shard's checks follow each other in a run."""
     return RolloutZarrStoreReader(store_dir)
 
 
 def _guarded(findings: Iterator[Finding]) -> Sequence[Finding]:
-    """What could be found before a damaged store ended the search, and that it did."""
-    found: list[Finding] = []
+    """All findings up to the point where the store cannot be read, which is then the last one."""
+    collected: list[Finding] = []
     try:
-        found.extend(findings)
+        collected.extend(findings)
     except StoreDamaged as error:
-        found.append(Finding("readable", error.where, error.problem))
-    return found
+        collected.append(Finding("readable", error.where, error.problem))
+    return collected
 
 
 def _lineage(config: CampaignConfig, entry: RolloutShardEntry, owner: ShardOwner) -> Iterator[Finding]:
-    for where, had in (("_owner.json", owner.writer_config_hash), ("plan.jsonl", entry.writer_config_hash)):
-        if had != config.writer_config_hash:
-            yield _differs(f"{where} writer_config_hash", None, config.writer_config_hash, had)
+    for where, stored in (("_owner.json", owner.writer_config_hash), ("plan.jsonl", entry.writer_config_hash)):
+        if stored != config.writer_config_hash:
+            yield _differs(f"{where} writer_config_hash", config.writer_config_hash, stored)
     if owner.entry_sha256 != entry.sha256:
-        yield _differs("_owner.json entry_sha256", None, entry.sha256, owner.entry_sha256)
+        yield _differs("_owner.json entry_sha256", entry.sha256, owner.entry_sha256)
     reader = open_shard(config, entry.shard_id)
     if owner.store is None or reader is None:
         return
@@ -125,12 +134,12 @@ def _lineage(config: CampaignConfig, entry: RolloutShardEntry, owner: ShardOwner
         "sources/split_manifest_hash_id": entry.split_manifest_hash,
         "sources/source_cache_version_id": entry.source_cache_version,
     }
-    for path, wanted in expected.items():
+    for path, digest in expected.items():
         table, column = path.split("/")
         values = reader.table(table, columns=(column,), decode=True)[column].to_list()
-        wrong = [row for row, value in enumerate(values) if value != wanted]
+        wrong = [row for row, value in enumerate(values) if value != digest]
         if wrong:
-            yield Finding("hash", path, f"must be {wanted[:16]}", wrong[0], len(wrong), str(values[wrong[0]])[:16])
+            yield Finding("hash", path, f"must be {digest[:16]}", wrong[0], len(wrong), str(values[wrong[0]])[:16])
 
 
 def _rows(config: CampaignConfig, entry: RolloutShardEntry, owner: ShardOwner) -> Iterator[Finding]:
@@ -154,5 +163,5 @@ def _rows(config: CampaignConfig, entry: RolloutShardEntry, owner: ShardOwner) -
             )
 
 
-def _differs(where: str, row: int | None, wanted: str, had: str) -> Finding:
-    return Finding("hash", where, f"must be {wanted[:16]}", row, 1, had[:16])
+def _differs(where: str, expected: str, stored: str) -> Finding:
+    return Finding("hash", where, f"must be {expected[:16]}", None, 1, stored[:16])

@@ -11,14 +11,18 @@ import typer
 
 from rollout_assets.commands.demo import build_source
 from rollout_assets.commands.headless import run_headless, show_headless
+from rollout_assets.commands.junit import write_junit
 from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, progress_bars
 from rollout_assets.config import DEMO_CAMPAIGN, data_home, load_campaign
+from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
+from rollout_assets.defs.home import prepare_home
+from rollout_assets.defs.keys import CampaignKeys
 
 NOT_PASSED = 2
 """Exit code when a run or an error-level check failed."""
 
 LOOPBACK = "127.0.0.1"
-"""The UI has no login, so nobody else may reach it."""
+"""The UI has no login, so it must not be reachable from other machines."""
 
 
 def ui(
@@ -29,10 +33,6 @@ def ui(
     port: Annotated[int, typer.Option(help="Port of the UI on this machine.")] = 3000,
 ) -> None:
     """Start the Dagster UI and its daemon on this machine only, and open http://127.0.0.1:3000 yourself."""
-    from rollout_assets.defs.campaign import CampaignKeys
-    from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
-    from rollout_assets.defs.home import prepare_home
-
     home = prepare_home(data_home())
     named = [CampaignKeys.of(name).campaign for name in campaign or ()]
     environment = os.environ | {"DAGSTER_HOME": str(home), CAMPAIGNS_VARIABLE: os.pathsep.join(named)}
@@ -48,8 +48,6 @@ def ci(
     as_json: AsJson = False,
 ) -> None:
     """Plan, build, check and promote a campaign through Dagster; exit code 2 if an error-level check fails."""
-    from rollout_assets.commands.junit import write_junit
-
     config = load_campaign(campaign)
     if campaign == DEMO_CAMPAIGN:
         with progress_bars() as progress:

@@ -1,26 +1,21 @@
-"""A campaign through Dagster in a terminal: how it is started, and how its runs and checks are shown."""
+"""A campaign through Dagster in a terminal: starting it, and showing its runs and checks."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from rollout_assets.commands.terminal import out, print_table, progress_bars
-
-if TYPE_CHECKING:
-    from rollout_assets.defs.headless import HeadlessResult
+from rollout_assets.defs.headless import HeadlessResult, materialize_campaign
 
 
 def run_headless(campaign: str, workers: int | None) -> HeadlessResult:
-    """A campaign through Dagster, with a bar for its shards."""
-    from rollout_assets.defs.headless import materialize_campaign
-
+    """Run a campaign through Dagster, with a progress bar for its shards."""
     with progress_bars() as progress:
         return materialize_campaign(campaign, workers=workers or os.cpu_count() or 1, progress=progress)
 
 
 def show_headless(result: HeadlessResult) -> None:
-    """Print every run with its checks, then what failed and what to look at."""
+    """Print every run with its checks, then every failure and warning."""
     print_table(
         f"{result.campaign}: runs in Dagster",
         ("run", "ok", "checks", "errors", "warnings", "seconds"),
@@ -43,7 +38,7 @@ def show_headless(result: HeadlessResult) -> None:
             for check in run.failed_checks(level):
                 _say(f"{word} {run.name} {check.asset}.{check.check}: {check.evidence}")
     verdict = "[green]passed[/]" if result.ok else "[red]not passed[/]"
-    _say(f"{result.campaign}: {verdict}; {result.seconds:.1f} s; 'rollout-assets ui' shows all of it")
+    _say(f"{result.campaign}: {verdict}; {result.seconds:.1f} s; 'rollout-assets ui' shows every run")
 
 
 def _say(text: str) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-if TYPE_CHECKING:
-    from rollout_assets.defs.headless import HeadlessResult, RunOutcome
+from rollout_assets.defs.headless import HeadlessResult, RunOutcome
 
 _NOT_XML = dict.fromkeys(code for code in range(32) if chr(code) not in "\t\n\r")
 
 
 def write_junit(result: HeadlessResult, path: Path) -> None:
-    """Write the file; warnings pass, with their evidence as output."""
+    """Write the file; a warning is a passed case with its evidence as output."""
     root = ElementTree.Element("testsuites", name=result.campaign, time=f"{result.seconds:.3f}")
     for run in result.runs:
         root.append(_suite(result.campaign, run))
@@ -36,18 +34,18 @@ def _suite(campaign: str, run: RunOutcome) -> ElementTree.Element:
         suite, "testcase", classname=f"{campaign}.{run.name}", name="run", time=f"{run.seconds:.3f}"
     )
     if not run.ok:
-        _say(case, "error", run.error)
+        _add_message(case, "error", run.error)
     for check in run.checks:
         case = ElementTree.SubElement(
             suite, "testcase", classname=f"{campaign}.{run.name}.{check.asset}", name=check.check, time="0"
         )
         if not check.passed and check.level == "ERROR":
-            _say(case, "failure", check.evidence)
+            _add_message(case, "failure", check.evidence)
         elif not check.passed:
             ElementTree.SubElement(case, "system-out").text = f"warning: {check.evidence}".translate(_NOT_XML)
     return suite
 
 
-def _say(case: ElementTree.Element, tag: str, message: str) -> None:
+def _add_message(case: ElementTree.Element, tag: str, message: str) -> None:
     lines = (message or "no message").translate(_NOT_XML)
     ElementTree.SubElement(case, tag, message=lines.splitlines()[0]).text = lines

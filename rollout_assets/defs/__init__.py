@@ -1,1 +1,5 @@
-"""The Dagster face of the platform: assets, checks, automation and jobs of every campaign, thin over the rooms."""
+"""The Dagster side of the platform: assets, checks, jobs, sensors and schedules of every campaign.
+
+Loading the definitions imports only what names things. What a step computes lies in ``assets/``, ``checks/`` and
+``requests.py``; ``lazy.py`` imports those modules when they are first used.
+"""

@@ -1,4 +1,4 @@
-"""Which campaigns this machine knows, and their definitions put together."""
+"""The campaigns that this machine has, and their definitions put together."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import dagster as dg
 
 from rollout_assets.config import data_home, shipped_campaigns
 from rollout_assets.defs.assets import campaign_assets
-from rollout_assets.defs.automation import campaign_automation
-from rollout_assets.defs.campaign import CampaignKeys
+from rollout_assets.defs.checks import campaign_checks
 from rollout_assets.defs.jobs import campaign_jobs
-from rollout_assets.defs.shard_checks import shard_checks
-from rollout_assets.defs.store_checks import store_checks
+from rollout_assets.defs.keys import CampaignKeys
+from rollout_assets.defs.resources import CampaignResource
+from rollout_assets.defs.schedules import campaign_schedules
+from rollout_assets.defs.sensors import campaign_sensors
 from rollout_assets.errors import ConfigError
 
 CAMPAIGNS_VARIABLE = "ROLLOUT_ASSETS_CAMPAIGNS"
@@ -23,35 +24,34 @@ CAMPAIGNS_VARIABLE = "ROLLOUT_ASSETS_CAMPAIGNS"
 
 
 def known_campaigns() -> tuple[str, ...]:
-    """Shipped campaigns, every TOML file in ``<home>/campaigns``, and what the environment names."""
+    """Shipped campaigns, every TOML file in ``<home>/campaigns``, and the files that the environment names."""
     folder = sorted(str(path) for path in (data_home() / "campaigns").glob("*.toml"))
     named = [part for part in os.environ.get(CAMPAIGNS_VARIABLE, "").split(os.pathsep) if part]
     return tuple(dict.fromkeys((*shipped_campaigns(), *folder, *named)))
 
 
 def build_definitions(campaigns: Iterable[str | Path]) -> dg.Definitions:
-    """The definitions of some campaigns; two of one name are refused, for they would share partitions and files."""
-    places: dict[str, CampaignKeys] = {}
+    """The definitions of some campaigns; two of one name are refused because they would share partitions and files."""
+    by_name: dict[str, CampaignKeys] = {}
     for campaign in campaigns:
-        place = CampaignKeys.of(campaign)
-        known = places.setdefault(place.name, place)
-        if known.campaign != place.campaign:
-            raise ConfigError(f"{known.campaign} and {place.campaign} are both campaign {place.name}; rename one")
-    return _definitions(list(places.values()))
-
-
-def _definitions(places: Sequence[CampaignKeys]) -> dg.Definitions:
+        keys = CampaignKeys.of(campaign)
+        first = by_name.setdefault(keys.name, keys)
+        if first.campaign != keys.campaign:
+            raise ConfigError(f"{first.campaign} and {keys.campaign} are both campaign {keys.name}; rename one")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks: tried and held by our tests
+        warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks; our tests hold what we need of them
         warnings.simplefilter("ignore", dg.BetaWarning)
-        jobs = {place.name: campaign_jobs(place) for place in places}
-        automation = [campaign_automation(place, jobs[place.name]) for place in places]
-        return dg.Definitions(
-            assets=[asset for place in places for asset in campaign_assets(place)],
-            asset_checks=[check for place in places for check in (*shard_checks(place), *store_checks(place))],
-            jobs=[job for place in places for job in jobs[place.name].all()],
-            sensors=[sensor for parts in automation for sensor in parts.sensors],
-            schedules=[parts.schedule for parts in automation],
-            resources={place.resource_key: place.resource for place in places},
-            executor=dg.in_process_executor,
-        )
+        return _definitions(list(by_name.values()))
+
+
+def _definitions(campaigns: Sequence[CampaignKeys]) -> dg.Definitions:
+    jobs = {keys.name: campaign_jobs(keys) for keys in campaigns}
+    return dg.Definitions(
+        assets=[asset for keys in campaigns for asset in campaign_assets(keys)],
+        asset_checks=[check for keys in campaigns for check in campaign_checks(keys)],
+        jobs=[job for keys in campaigns for job in jobs[keys.name].values()],
+        sensors=[sensor for keys in campaigns for sensor in campaign_sensors(keys, jobs[keys.name])],
+        schedules=[schedule for keys in campaigns for schedule in campaign_schedules(keys, jobs[keys.name])],
+        resources={keys.resource_key: CampaignResource(campaign=keys.campaign) for keys in campaigns},
+        executor=dg.in_process_executor,
+    )

@@ -1,7 +1,7 @@
 """A whole campaign through Dagster without a daemon or a browser: plan, every shard with its checks, promotion.
 
 Runs are recorded in the same instance that the UI shows. Each shard is one run, executed in this process or in one of a
-few fresh ones; a shard that fails stops no other, but it stops promotion.
+few worker processes; a shard that fails stops no other shard, but it stops promotion.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +21,10 @@ from time import perf_counter
 import dagster as dg
 
 from rollout_assets.config import data_home
-from rollout_assets.defs.assets import GPU_POOL
-from rollout_assets.defs.automation import UNFINISHED
-from rollout_assets.defs.campaign import CampaignKeys
 from rollout_assets.defs.code_location import build_definitions
-from rollout_assets.defs.home import open_instance
+from rollout_assets.defs.home import databases_kept_open, open_instance
+from rollout_assets.defs.keys import GPU_POOL, OBSERVE, PARTITION_TAG, PLAN, PROMOTE, SHARD, SHARD_CHECKS, CampaignKeys
+from rollout_assets.defs.records import unfinished_runs
 from rollout_assets.errors import CampaignError, ConfigError
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 
@@ -32,12 +32,12 @@ PROCESS_TAG = "rollout_assets/process"
 """Run tag with host and process id, by which a run whose process died is recognised."""
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-"""Run config that keeps a run's log out of the terminal; the instance has it all."""
+"""Run config that keeps a run's log out of the terminal; the instance records all of it."""
 
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """One evaluated check. ``level`` is ``ERROR`` or ``WARN``; ``evidence`` is the first thing found."""
+    """One evaluated check. ``level`` is ``ERROR`` or ``WARN``; ``evidence`` is its first finding."""
 
     asset: str
     check: str
@@ -48,7 +48,7 @@ class CheckOutcome:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """One run: what it was for, whether it succeeded, why not, and its checks."""
+    """One run: its job and shard, whether it succeeded, why it failed, and its checks."""
 
     job: str
     partition: str | None
@@ -60,7 +60,7 @@ class RunOutcome:
 
     @property
     def name(self) -> str:
-        """The shard, or the job for a run that is about none."""
+        """The shard, or the job if the run is not about one shard."""
         return self.partition or self.job
 
     def failed_checks(self, level: str) -> tuple[CheckOutcome, ...]:
@@ -84,7 +84,7 @@ class HeadlessResult:
     @property
     def promoted(self) -> bool:
         """Whether promotion ran and succeeded."""
-        return any(run.job == "promote" and run.ok for run in self.runs)
+        return any(run.job == PROMOTE and run.ok for run in self.runs)
 
 
 def materialize_campaign(
@@ -97,34 +97,41 @@ def materialize_campaign(
 ) -> HeadlessResult:
     """Materialize a campaign in the instance at ``home``: all shards, or only those given, then promotion.
 
-    Finished shards are read, checked and kept. More than one worker start fresh processes, at most as many as the pool
-    ``gpu`` has free; a pool without a free slot is a ``CampaignError``, for a run in this process cannot wait for one.
+    Finished shards are read, checked and kept. More than one worker starts worker processes, at most as many as the
+    pool ``gpu`` has free slots; a pool without a free slot is a ``CampaignError``, because a run in this process cannot
+    wait for one.
     """
     if workers < 1:
         raise ConfigError(f"workers must be >= 1, got {workers}")
     began = perf_counter()
     runner = HeadlessRunner(str(campaign), str(home or data_home()))
-    with runner.instance:
+    with runner.session():
         sweep_dead_runs(runner.instance)
         workers = min(workers, _free_slots(runner.instance))
-        runs = [runner.run("observe"), runner.run("plan")]
-        if not all(run.ok for run in runs):
-            return HeadlessResult(runner.place.config.name, tuple(runs), perf_counter() - began)
-        planned = runner.planned()
-        unknown = sorted(set(shard_ids) - set(planned))
-        if unknown:
-            raise ConfigError(f"no {', '.join(unknown)} in the plan; it has {planned[0]} to {planned[-1]}")
-        wanted = list(shard_ids) or planned
-        done: dict[str, RunOutcome] = {}
-        progress(ProgressEvent("shards", 0, len(wanted), unit="shards"))
-        for outcome in _shard_runs(runner, wanted, min(workers, len(wanted))):
-            done[outcome.name] = outcome
-            note = f"{outcome.name} {'done' if outcome.ok else 'failed'}"
-            progress(ProgressEvent("shards", len(done), len(wanted), note, "shards"))
-        runs += [done[shard] for shard in wanted]
+        runs = [runner.run(OBSERVE), runner.run(PLAN)]
         if all(run.ok for run in runs):
-            runs.append(runner.run("promote"))
-    return HeadlessResult(runner.place.config.name, tuple(runs), perf_counter() - began)
+            runs += _run_shards(runner, _chosen(runner.planned(), shard_ids), workers, progress)
+        if all(run.ok for run in runs):
+            runs.append(runner.run(PROMOTE))
+    return HeadlessResult(runner.keys.config.name, tuple(runs), perf_counter() - began)
+
+
+def _chosen(planned: list[str], shard_ids: Sequence[str]) -> list[str]:
+    unknown = sorted(set(shard_ids) - set(planned))
+    if unknown:
+        raise ConfigError(f"no {', '.join(unknown)} in the plan; it has {planned[0]} to {planned[-1]}")
+    return list(shard_ids) or planned
+
+
+def _run_shards(runner: HeadlessRunner, shard_ids: list[str], workers: int, progress: ProgressSink) -> list[RunOutcome]:
+    """Run some shards; their outcomes come in the order of the shards."""
+    outcomes: dict[str, RunOutcome] = {}
+    progress(ProgressEvent("shards", 0, len(shard_ids), unit="shards"))
+    for outcome in _shard_runs(runner, shard_ids, min(workers, len(shard_ids))):
+        outcomes[outcome.name] = outcome
+        note = f"{outcome.name} {'done' if outcome.ok else 'failed'}"
+        progress(ProgressEvent("shards", len(outcomes), len(shard_ids), note, "shards"))
+    return [outcomes[shard_id] for shard_id in shard_ids]
 
 
 @dataclass(frozen=True)
@@ -135,13 +142,13 @@ class HeadlessRunner:
     home: str
 
     @cached_property
-    def place(self) -> CampaignKeys:
-        """The campaign's place."""
+    def keys(self) -> CampaignKeys:
+        """The campaign's names in Dagster."""
         return CampaignKeys.of(self.campaign)
 
     @cached_property
     def instance(self) -> dg.DagsterInstance:
-        """The instance; its home is made if need be."""
+        """The instance of the home, which is made if there is none yet."""
         return open_instance(Path(self.home))
 
     @cached_property
@@ -149,18 +156,24 @@ class HeadlessRunner:
         """Definitions of this campaign alone."""
         return build_definitions([self.campaign])
 
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Many runs in a row, faster than one by one, also for worker processes; closes the instance at the end."""
+        with self.instance, databases_kept_open(Path(self.home)):
+            yield
+
     def planned(self) -> list[str]:
         """All planned shards, in order."""
-        return sorted(self.instance.get_dynamic_partitions(self.place.partitions_name))
+        return sorted(self.instance.get_dynamic_partitions(self.keys.partitions_name))
 
     def run(self, job: str, partition: str | None = None) -> RunOutcome:
-        """Run one job, for one shard if it is about one; never raises for what happens inside it."""
+        """Run one job, for one shard if the job is about one; a failure inside the run is an outcome, never raised."""
         began = perf_counter()
         tags = {PROCESS_TAG: f"{socket.gethostname()}:{os.getpid()}"}
-        alone = job == "shard_checks"  # checks without their asset take the partition as a tag only
+        alone = job == SHARD_CHECKS  # checks without their asset take the partition as a tag only
         if alone and partition is not None:
-            tags["dagster/partition"] = partition
-        result = self.definitions.resolve_job_def(f"{self.place.name}_{job}").execute_in_process(
+            tags[PARTITION_TAG] = partition
+        result = self.definitions.resolve_job_def(self.keys.job(job)).execute_in_process(
             instance=self.instance,
             partition_key=None if alone else partition,
             raise_on_error=False,
@@ -172,13 +185,13 @@ class HeadlessRunner:
 
 
 def sweep_dead_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
-    """Fail runs of headless processes that died on this machine, and free their pool slots; returns their ids."""
+    """Mark runs as failed whose headless process died on this machine, and free their pool slots; returns their ids."""
     host = socket.gethostname()
     swept = []
-    for run in instance.get_runs(filters=dg.RunsFilter(statuses=list(UNFINISHED))):
+    for run in unfinished_runs(instance):
         name, _, process = run.tags.get(PROCESS_TAG, "").partition(":")
         if name == host and not _alive(int(process)):
-            instance.report_run_failed(run, f"process {process} of this headless run is gone")
+            instance.report_run_failed(run, f"process {process} of this headless run has died")
             instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
             swept.append(run.run_id)
     return tuple(swept)
@@ -201,7 +214,7 @@ def _free_slots(instance: dg.DagsterInstance) -> int:
     if free < 1:
         holders = ", ".join(sorted(info.active_run_ids)) or "another process"
         raise CampaignError(
-            f"pool {GPU_POOL}: all {limit} slots are taken by {holders}; wait for it, or give the pool more with "
+            f"pool {GPU_POOL}: all {limit} slots are used by {holders}; wait until a run ends, or raise the limit with "
             f"'dagster instance concurrency set {GPU_POOL} N'"
         )
     return free
@@ -210,7 +223,7 @@ def _free_slots(instance: dg.DagsterInstance) -> int:
 def _shard_runs(runner: HeadlessRunner, shards: Sequence[str], workers: int) -> Iterator[RunOutcome]:
     if workers == 1:
         for shard in shards:
-            yield runner.run("shard", shard)
+            yield runner.run(SHARD, shard)
         return
     context = multiprocessing.get_context("spawn")
     arguments = (runner.campaign, runner.home)
@@ -220,8 +233,8 @@ def _shard_runs(runner: HeadlessRunner, shards: Sequence[str], workers: int) -> 
             try:
                 yield future.result()
             except BrokenProcessPool:
-                error = "a worker process died; run it again"
-                yield RunOutcome("shard", waiting[future], "", False, error, (), 0.0)
+                error = "a worker process died; run the command again"
+                yield RunOutcome(SHARD, waiting[future], "", False, error, (), 0.0)
 
 
 _worker: list[HeadlessRunner] = []
@@ -233,7 +246,7 @@ def _start_worker(campaign: str, home: str) -> None:
 
 
 def _run_shard(shard: str) -> RunOutcome:
-    return _worker[0].run("shard", shard)
+    return _worker[0].run(SHARD, shard)
 
 
 def _check_outcome(evaluation: dg.AssetCheckEvaluation) -> CheckOutcome:
@@ -248,7 +261,7 @@ def _check_outcome(evaluation: dg.AssetCheckEvaluation) -> CheckOutcome:
 
 
 def _error(result: dg.ExecuteInProcessResult) -> str:
-    """What made a run fail: the message of the first failed step."""
+    """Why a run failed: the message of its first failed step."""
     for event in result.all_events:
         if event.is_step_failure:
             data = event.step_failure_data

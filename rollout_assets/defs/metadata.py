@@ -1,4 +1,4 @@
-"""What Dagster shows about an asset: hashes, counts, tables and pictures, each made in one place."""
+"""What Dagster shows about an asset: versions, hashes, counts, tables and pictures."""
 
 from __future__ import annotations
 
@@ -6,24 +6,33 @@ import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
+import polars as pl
 
-from rollout_assets.config import CampaignConfig
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from rollout_assets.campaigns.markers import ShardOwner
-    from rollout_assets.campaigns.plan import RolloutShardEntry
-    from rollout_assets.rollouts.zarr_store.findings import Finding
-    from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.campaigns.markers import ShardOwner
+from rollout_assets.campaigns.plan import RolloutShardEntry
+from rollout_assets.config import CampaignConfig, canonical_hash
+from rollout_assets.reports.shard_picture import StoreSketch
+from rollout_assets.rollouts.zarr_store.findings import Finding
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 Metadata = dict[str, Any]
 
 SHOWN_ROWS = 25
-"""Rows of evidence that a table in the UI holds; the store has them all."""
+"""Rows that a table in the UI holds; the store has them all."""
+
+COUNTED_TABLES = ("sources", "targets", "rollouts", "steps", "candidates")
+"""Tables whose rows are shown per split and compared between shards and promoted store."""
+
+DATA_VERSION_DIGITS = 16
+"""Hexadecimal digits of a data version, enough to tell versions apart and short enough for the UI."""
+
+
+def data_version(payload: Any) -> str:
+    """A data version: a digest of everything that decides what the asset holds."""
+    return canonical_hash(payload)[:DATA_VERSION_DIGITS]
 
 
 def config_hashes(config: CampaignConfig) -> Metadata:
@@ -38,7 +47,7 @@ def entry_hashes(config: CampaignConfig, entry: RolloutShardEntry) -> Metadata:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    """Rows as a table; only the first are shown. Values that are no number or truth are shown as text."""
+    """The first rows as a table. Values that are neither numbers nor booleans are shown as text."""
     records = [dg.TableRecord({name: _plain(value) for name, value in row.items()}) for row in rows[:SHOWN_ROWS]]
     columns = [dg.TableColumn(name, _column_type(rows, name)) for name in (rows[0] if rows else ())]
     return dg.MetadataValue.table(records, schema=dg.TableSchema(columns=columns))
@@ -66,9 +75,9 @@ def findings_table(findings: Iterable[Finding]) -> dg.TableMetadataValue:
     )
 
 
-def evidence(found: dg.TableMetadataValue) -> Metadata:
-    """What a check found, if anything: an empty table would only puzzle."""
-    return {"evidence": found} if found.records else {}
+def evidence(rows: dg.TableMetadataValue) -> Metadata:
+    """The rows behind a check that did not pass; without rows no table is shown at all."""
+    return {"evidence": rows} if rows.records else {}
 
 
 def counts_table(counts: Mapping[str, int], name: str = "reason") -> dg.TableMetadataValue:
@@ -78,7 +87,7 @@ def counts_table(counts: Mapping[str, int], name: str = "reason") -> dg.TableMet
 
 
 def shard_metadata(config: CampaignConfig, entry: RolloutShardEntry, owner: ShardOwner, store: Path | None) -> Metadata:
-    """What a finished shard is: hashes, counts, skips, pace, size and place."""
+    """What a finished shard holds: hashes, counts, skipped rows, speed, size and path."""
     stats = owner.stats
     skipped = [
         {"sample": row.sample_key, "reason": row.skipped, "detail": row.detail or ""}
@@ -116,8 +125,6 @@ def shard_metadata(config: CampaignConfig, entry: RolloutShardEntry, owner: Shar
 
 def store_metadata(readers: Sequence[RolloutZarrStoreReader]) -> Metadata:
     """The validity waterfall of some stores together, as a table, and its picture with gains and refusals."""
-    from rollout_assets.reports.shard_picture import StoreSketch
-
     sketch = StoreSketch.of(readers)
     rows = [
         {"stage": stage, "count": count, "percent of shell": round(100 * count / max(sketch.shell, 1), 2)}
@@ -131,7 +138,7 @@ def store_metadata(readers: Sequence[RolloutZarrStoreReader]) -> Metadata:
 
 
 def image(svg: bytes) -> dg.MarkdownMetadataValue:
-    """A small picture that the UI shows in place."""
+    """A small picture that the UI shows inside the metadata."""
     return dg.MetadataValue.md(f"![](data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')})")
 
 

@@ -1,4 +1,4 @@
-"""What Dagster is told: the chain, its checks, its automation; light to load, and one set per campaign."""
+"""The definitions: the chain, its checks, its automation; light to load, and one set per campaign."""
 
 import subprocess
 import sys
@@ -9,8 +9,11 @@ import dagster as dg
 import pytest
 
 from rollout_assets.config import shipped_campaigns
-from rollout_assets.defs.campaign import CHAIN, READINGS, CampaignKeys
+from rollout_assets.defs.assets import ASSETS
+from rollout_assets.defs.checks import CHECK_GROUPS
 from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE, build_definitions, known_campaigns
+from rollout_assets.defs.keys import CHAIN, READINGS, CampaignKeys
+from rollout_assets.defs.lazy import load
 from rollout_assets.errors import ConfigError
 from tests.defs.campaigns import edit, write_campaign
 
@@ -39,26 +42,26 @@ def demo() -> dg.Definitions:
 
 def test_the_assets_are_one_chain_in_one_group(demo):
     graph = demo.resolve_asset_graph()
-    place = CampaignKeys.of("demo")
+    keys = CampaignKeys.of("demo")
     assert {key.to_user_string() for key in graph.get_all_asset_keys()} == {
         f"demo/{name}" for name in (*CHAIN, *READINGS)
     }
     for upstream, downstream in pairwise(CHAIN):
-        assert graph.get(place.key(downstream)).parent_keys == {place.key(upstream)}
-    partitioned = [name for name in CHAIN if graph.get(place.key(name)).is_partitioned]
+        assert graph.get(keys.key(downstream)).parent_keys == {keys.key(upstream)}
+    partitioned = [name for name in CHAIN if graph.get(keys.key(name)).is_partitioned]
     assert partitioned == ["vin_source_rows", "rollout_shards", "validated_shards"]
     for name in CHAIN:
-        node = graph.get(place.key(name))
+        node = graph.get(keys.key(name))
         assert node.group_name == "demo" and node.owners and node.kinds and len(node.description) > 80
 
 
 def test_every_check_is_where_a_reader_looks_for_it(demo):
-    found: dict[str, dict[str, str]] = {}
+    checks: dict[str, dict[str, str]] = {}
     for node in demo.resolve_asset_graph().asset_check_keys:
         spec = demo.resolve_asset_graph().get_check_spec(node)
-        found.setdefault(node.asset_key.path[-1], {})[node.name] = "blocking" if spec.blocking else ""
+        checks.setdefault(node.asset_key.path[-1], {})[node.name] = "blocking" if spec.blocking else ""
         assert spec.description
-    assert found == CHECKS
+    assert checks == CHECKS
 
 
 def test_jobs_sensors_and_schedules_are_named_after_the_campaign(demo):
@@ -86,6 +89,12 @@ def test_definitions_load_in_three_seconds_without_torch_and_warp():
     assert heavy == [] and float(seconds) < 3.0
 
 
+def test_every_step_that_is_loaded_on_first_use_is_there():
+    paths = [asset.compute for asset in ASSETS] + [group.evaluate for group in CHECK_GROUPS]
+    paths += ["assets.source.vin_offline_store", "requests.request_new_shards", "requests.request_promotion"]
+    assert all(callable(load(path)) for path in paths)
+
+
 def test_campaigns_live_side_by_side_and_same_names_are_refused(tmp_path, small_store):
     one, two = (write_campaign(tmp_path, small_store, name) for name in ("one", "two-b"))
     graph = build_definitions([one, two, one]).resolve_asset_graph()
@@ -104,7 +113,7 @@ def test_campaigns_come_from_package_home_and_environment(tmp_path, small_store,
     assert known_campaigns() == (*shipped_campaigns(), str(at_home), str(named))
 
 
-def test_a_place_keeps_a_shipped_name_and_makes_a_file_absolute(tmp_path, small_store, monkeypatch):
+def test_keys_keep_a_shipped_name_and_make_a_file_absolute(tmp_path, small_store, monkeypatch):
     path = write_campaign(tmp_path, small_store)
     monkeypatch.chdir(tmp_path)
     assert CampaignKeys.of(path.name).campaign == str(path)

@@ -7,7 +7,6 @@ from dagster import AssetKey
 
 from rollout_assets.campaigns.versions import current_version
 from rollout_assets.defs.headless import PROCESS_TAG, RunOutcome, materialize_campaign, sweep_dead_runs
-from rollout_assets.defs.home import prepare_home
 from tests.defs.campaigns import write_campaign
 
 HASHES = (
@@ -112,9 +111,3 @@ def test_runs_of_dead_headless_processes_are_failed_at_the_next_start(made_desk)
         assert sweep_dead_runs(instance) == (run.run_id,)
         assert instance.get_run_by_id(run.run_id).is_failure
         assert sweep_dead_runs(instance) == ()
-
-
-def test_a_new_home_sends_nothing_anywhere_and_an_old_one_is_left_alone(tmp_path):
-    assert "telemetry:\n  enabled: false" in (prepare_home(tmp_path / "new") / "dagster.yaml").read_text()
-    (tmp_path / "dagster.yaml").write_text("# mine\n")
-    assert (prepare_home(tmp_path) / "dagster.yaml").read_text() == "# mine\n"

@@ -11,7 +11,7 @@ import pytest
 from dagster import DagsterRunStatus
 
 from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
-from rollout_assets.defs.promotion_gate import validated_versions
+from rollout_assets.defs.records import validated_versions
 from tests.defs.browser import running_ui
 from tests.defs.conftest import Desk
 
@@ -75,7 +75,7 @@ def test_a_killed_run_of_the_daemon_is_failed_and_retried_by_itself(desk, finish
             end = time.monotonic() + 300
             while time.monotonic() < end:
                 runs = [run for run in instance.get_runs() if run.tags.get("dagster/partition") == "shard-000000"]
-                validated = len(validated_versions(instance, runner.place))
+                validated = len(validated_versions(instance, runner.keys))
                 if validated == 2 and all(run.is_finished for run in runs):
                     break
                 time.sleep(1)

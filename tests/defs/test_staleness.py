@@ -1,31 +1,43 @@
 """What is stale, and why: by Dagster's versions per partition, and by the check on the promoted store."""
 
-from dagster import AssetKey
-from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
-from dagster._core.loader import LoadingContextForTest
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-from rollout_assets.defs.campaign import CHAIN
+from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
 from rollout_assets.defs.headless import CheckOutcome
+from rollout_assets.defs.keys import CHAIN
 from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.defs.campaigns import edit
 from tests.defs.conftest import Desk
 
 SHARDS = ("shard-000000", "shard-000001")
+PER_SHARD = ("vin_source_rows", "rollout_shards", "validated_shards")
 
 
 def stale(desk: Desk) -> set[str]:
     """Assets, or asset and shard, that Dagster shows as out of sync after a reload."""
-    runner = desk.runner()
-    graph = runner.definitions.resolve_asset_graph()
-    found = set()
-    with runner.instance as instance:
-        resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
-        for name in CHAIN[1:]:
-            key = AssetKey(["tiny", name])
-            for shard in SHARDS if graph.get(key).is_partitioned else (None,):
-                if resolver.get_status(key, shard) == StaleStatus.STALE:
-                    found.add(name if shard is None else f"{name}[{shard}]")
-    return found
+    return {place for place, status in stale_statuses(desk).items() if status == "STALE"}
+
+
+def stale_statuses(desk: Desk) -> dict[str, str]:
+    """Asset, or asset and shard -> its status as the UI gets it, from a process that loads the definitions anew."""
+    places = {name: (name, "") for name in CHAIN[1:] if name not in PER_SHARD}
+    places |= {f"{name}[{shard}]": (name, f'(partition: "{shard}")') for name in PER_SHARD for shard in SHARDS}
+    fields = [
+        f'a{number}: assetNodes(assetKeys: [{{path: ["tiny", "{name}"]}}]) {{ staleStatus{partition} }}'
+        for number, (name, partition) in enumerate(places.values())
+    ]
+    answer = desk.folder / "answer.json"
+    command = [Path(sys.executable).with_name("dagster-graphql"), "-m", "rollout_assets.definitions", "-o", answer]
+    environment = os.environ | {"DAGSTER_HOME": str(desk.home), CAMPAIGNS_VARIABLE: str(desk.campaign)}
+    query = "{ " + " ".join(fields) + " }"
+    done = subprocess.run([*command, "-t", query], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    data = json.loads(answer.read_text())["data"]
+    return {place: data[f"a{number}"][0]["staleStatus"] for number, place in enumerate(places)}
 
 
 def up_to_date(desk: Desk) -> CheckOutcome:
@@ -38,15 +50,16 @@ def up_to_date(desk: Desk) -> CheckOutcome:
 
 
 def test_a_finished_campaign_is_not_stale(made_desk):
-    assert stale(made_desk) == set()
+    assert set(stale_statuses(made_desk).values()) == {"FRESH"}
 
 
 def test_an_edited_oracle_section_makes_every_shard_stale_and_a_device_none(made_desk):
     edit(made_desk.campaign, 'device = "cpu"', 'device = "auto"  # comment')
     assert stale(made_desk) == set()
     edit(made_desk.campaign, "[oracle]\nwidth_px = 16", "[oracle]\nwidth_px = 18")
-    assert {"rollout_shards[shard-000000]", "rollout_shards[shard-000001]"} <= stale(made_desk)
-    assert not any(name.startswith("vin_source_rows") for name in stale(made_desk))
+    stale_names = stale(made_desk)
+    assert {"rollout_shards[shard-000000]", "rollout_shards[shard-000001]"} <= stale_names
+    assert not any(name.startswith("vin_source_rows") for name in stale_names)
 
 
 def test_after_new_snippets_the_plan_is_stale_and_the_check_names_them(made_desk):

@@ -1,4 +1,4 @@
-"""What a failure means to Dagster: a fault of the data is final, one of the machine is tried again."""
+"""Which failures Dagster tries again: those of the machine. A failure of the data is final."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import dagster as dg
 from rollout_assets.errors import RolloutAssetsError, ShardBusy, ShardFailed
 
 RETRIES = dg.RetryPolicy(max_retries=2, delay=2, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS)
-"""Two more attempts after about 2 s and 6 s, for what may pass by itself."""
+"""Two more attempts after about 2 s and 6 s, for failures that may pass by themselves."""
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same step may well succeed in a moment: the machine or a neighbour was in the way, not the data."""
+    """Whether the same step may succeed in a moment: the machine or another process was the cause, not the data."""
     return isinstance(error, OSError | ShardBusy | ShardFailed)
 
 
 @contextmanager
 def failures_for_dagster() -> Iterator[None]:
-    """Show our errors as one message, and let only transient ones be retried."""
+    """Show our errors as one message, and let Dagster retry only the transient ones."""
     try:
         yield
     except RolloutAssetsError as error:

@@ -1,0 +1,164 @@
+"""The assets of a campaign: their keys, order and descriptions. What each one computes lies in the modules beside.
+
+Assets hand each other nothing but files: a result is metadata and a data version, never a pickled value.
+"""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import dagster as dg
+
+from rollout_assets.defs.keys import (
+    GPU_POOL,
+    ROLLOUT_METRICS,
+    ROLLOUT_REPORT,
+    ROLLOUT_SHARD_PLAN,
+    ROLLOUT_SHARDS,
+    ROLLOUTS_ZARR,
+    VALIDATED_SHARDS,
+    VIN_OFFLINE_STORE,
+    VIN_SOURCE_ROWS,
+    CampaignKeys,
+)
+from rollout_assets.defs.lazy import load
+from rollout_assets.defs.retries import RETRIES, failures_for_dagster
+
+OWNERS = ["team:rollout-data"]
+
+SOURCE_DESCRIPTION = (
+    "Recorded indoor snippets, one row each: trajectory, camera, points, detected boxes, and the true mesh. "
+    "The recording team writes them; we only read. Observe it to see whether snippets were added."
+)
+
+
+@dataclass(frozen=True)
+class CampaignAsset:
+    """One computed asset. ``compute`` is the path of the function; ``by_config``: an edited campaign makes it stale."""
+
+    name: str
+    upstream: str
+    compute: str
+    kinds: AbstractSet[str]
+    description: str
+    partitioned: bool = False
+    by_config: bool = False
+    pool: str | None = None
+
+
+ASSETS = (
+    CampaignAsset(
+        ROLLOUT_SHARD_PLAN,
+        VIN_OFFLINE_STORE,
+        "assets.plan.rollout_shard_plan",
+        {"json"},
+        "Which source rows each shard owns: one line per shard, and one partition per line.\n\n"
+        "Planning again after new snippets only appends; existing shards stay as they are. After an edited campaign "
+        "the same rows are planned under the new hashes: materialize this first, then the shards.",
+        by_config=True,
+    ),
+    CampaignAsset(
+        VIN_SOURCE_ROWS,
+        ROLLOUT_SHARD_PLAN,
+        "assets.shards.vin_source_rows",
+        {"zarr"},
+        "The source rows of one shard, compared with the plan: the same samples, still readable, with their meshes.\n\n"
+        "A row that is gone or was replaced is refused here, before any view is scored.",
+        partitioned=True,
+    ),
+    CampaignAsset(
+        ROLLOUT_SHARDS,
+        VIN_SOURCE_ROWS,
+        "assets.shards.rollout_shards",
+        {"zarr", "warp"},
+        "Rollouts of one shard's rows: targets, candidate views, oracle scores and chosen paths, as one Zarr store.\n\n"
+        "Everything is generated and scored here, on the GPU if there is one. A shard that is finished and current is "
+        "only read and checked; anything else in its place is set aside, and the shard is built again.",
+        partitioned=True,
+        by_config=True,
+        pool=GPU_POOL,
+    ),
+    CampaignAsset(
+        VALIDATED_SHARDS,
+        ROLLOUT_SHARDS,
+        "assets.shards.validated_shards",
+        {"zarr"},
+        "A shard that may be promoted: every byte read, the validator run, hashes and rows compared with the plan.\n\n"
+        "The shard is examined here too, and not only by the checks before it, so that a damaged shard cannot pass in "
+        "a later run either.",
+        partitioned=True,
+    ),
+    CampaignAsset(
+        ROLLOUTS_ZARR,
+        VALIDATED_SHARDS,
+        "assets.store.rollouts_zarr",
+        {"zarr"},
+        "The promoted store that training reads: all validated shards, one child store per split, behind one link.\n\n"
+        "Refused while a planned shard is not validated, or is not what was validated; readers keep the version they "
+        "have.",
+    ),
+    CampaignAsset(
+        ROLLOUT_REPORT,
+        ROLLOUTS_ZARR,
+        "assets.readings.rollout_report",
+        {"html"},
+        "One HTML page per split of the promoted store: funnel, refusals, gains, depth, suspicious rows, and lineage."
+        "\n\nThe pages need no network and no server: open them in a browser, or send them to somebody.",
+    ),
+    CampaignAsset(
+        ROLLOUT_METRICS,
+        ROLLOUTS_ZARR,
+        "assets.readings.rollout_metrics",
+        {"table"},
+        "How well each recipe does: rewards of the promoted store's rollouts, and of every result file collected for "
+        "it.\n\nCollected files lie in the campaign's folder ``collected``; missing and refused results are counted "
+        "as such, never as zero.",
+    ),
+)
+"""Every computed asset of a campaign, in the order of the graph."""
+
+
+def campaign_assets(keys: CampaignKeys) -> list[dg.AssetsDefinition]:
+    """The assets of a campaign, from its observed source to the promoted store and its readings."""
+    return [_observed_source(keys), *(_computed(keys, asset) for asset in ASSETS)]
+
+
+def _computed(keys: CampaignKeys, about: CampaignAsset) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=keys.key(about.name),
+        deps=[keys.key(about.upstream)],
+        description=about.description,
+        group_name=keys.name,
+        kinds=set(about.kinds),
+        owners=OWNERS,
+        required_resource_keys={keys.resource_key},
+        retry_policy=RETRIES,
+        metadata={"campaign": keys.config.name},
+        code_version=keys.config.writer_config_hash if about.by_config else "1",
+        partitions_def=keys.partitions if about.partitioned else None,
+        pool=about.pool,
+    )
+    def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+        with failures_for_dagster():
+            return load(about.compute)(load("step.CampaignStep").of_run(keys, context))
+
+    return asset
+
+
+def _observed_source(keys: CampaignKeys) -> dg.AssetsDefinition:
+    spec = dg.AssetSpec(
+        keys.key(VIN_OFFLINE_STORE),
+        description=SOURCE_DESCRIPTION,
+        group_name=keys.name,
+        kinds={"zarr"},
+        owners=OWNERS,
+        metadata={"campaign": keys.config.name},
+    )
+
+    @dg.multi_observable_source_asset(  # type: ignore[untyped-decorator]
+        specs=[spec], name=f"{keys.name}__{VIN_OFFLINE_STORE}", required_resource_keys={keys.resource_key}
+    )
+    def observe(context: dg.AssetExecutionContext) -> dg.ObserveResult:
+        with failures_for_dagster():
+            return load("assets.source.vin_offline_store")(load("step.CampaignStep").of_run(keys, context))
+
+    return observe

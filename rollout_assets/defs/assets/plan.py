@@ -1,0 +1,54 @@
+"""The plan as an asset: written by planning, with one partition per planned shard."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from rollout_assets.campaigns.plan import ShardPlan, write_rollout_shard_manifest_from_config
+from rollout_assets.config import CampaignConfig
+from rollout_assets.defs.metadata import Metadata, config_hashes, data_version, table
+from rollout_assets.defs.step import CampaignStep
+
+
+def rollout_shard_plan(step: CampaignStep) -> dg.MaterializeResult[None]:
+    """Plan shards for all rows of the source."""
+    return dg.MaterializeResult(metadata=write_plan(step), data_version=dg.DataVersion(plan_data_version(step.config)))
+
+
+def plan_data_version(config: CampaignConfig) -> str:
+    """The version of the planning and not of the rows, because new shards must not make old ones stale."""
+    return data_version({"campaign": config.name, "splits": sorted(config.source.splits)})
+
+
+def write_plan(step: CampaignStep) -> Metadata:
+    """Write the plan, make the partitions those of the plan, and return what it holds."""
+    plan = write_rollout_shard_manifest_from_config(step.config, store=step.source)
+    _match_partitions(step, [entry.shard_id for entry in plan.entries])
+    return {
+        **config_hashes(step.config),
+        "source_manifest_hash": step.source.source_manifest_hash,
+        "dagster/row_count": plan.num_rows,
+        "shards": len(plan.entries),
+        "new_shards": plan.new,
+        "shards_by_split": table([_split_row(step, plan, split) for split in step.config.source.splits]),
+        "replaced_plan": "" if plan.replaced is None else str(plan.replaced),
+        "path": dg.MetadataValue.path(str(plan.path)),
+    }
+
+
+def _match_partitions(step: CampaignStep, planned: list[str]) -> None:
+    name = step.keys.partitions_name
+    existing = step.instance.get_dynamic_partitions(name)
+    step.instance.add_dynamic_partitions(name, planned)
+    for shard_id in sorted(set(existing) - set(planned)):
+        step.instance.delete_dynamic_partition(name, shard_id)
+
+
+def _split_row(step: CampaignStep, plan: ShardPlan, split: str) -> Metadata:
+    entries = [entry for entry in plan.entries if entry.split == split]
+    return {
+        "split": split,
+        "shards": len(entries),
+        "rows": sum(len(entry.rows) for entry in entries),
+        "split_manifest_hash": step.source.split_manifest_hash(split),
+    }

@@ -1,0 +1,86 @@
+"""What people read about a promoted store: a report per split, and metrics per recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.versions import PromotedVersion, current_version
+from rollout_assets.collection.aggregation import aggregate_file
+from rollout_assets.collection.result_files import collected_files
+from rollout_assets.collection.store_results import stored_results
+from rollout_assets.defs.metadata import Metadata, data_version, store_metadata, table
+from rollout_assets.defs.step import CampaignStep
+from rollout_assets.metrics.results import aggregate_results
+from rollout_assets.reports.store_report import write_store_report
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+
+KEY_METRICS = ("reward/mean", "success@1")
+"""Metrics shown with their bootstrap interval."""
+
+
+def rollout_report(step: CampaignStep) -> dg.MaterializeResult[None]:
+    """Write one page per split."""
+    version = current_version(step.config)
+    folder = CampaignLayout(step.config.shards.output_dir).reports
+    readers = {child.name: RolloutZarrStoreReader(child) for child in version.children}
+    pages = {split: write_store_report(reader, folder / f"{split}.html") for split, reader in readers.items()}
+    return dg.MaterializeResult(
+        metadata={
+            **{f"report_{split}": dg.MetadataValue.path(str(page)) for split, page in pages.items()},
+            "version": version.name,
+            "bytes": sum(page.stat().st_size for page in pages.values()),
+            **store_metadata(list(readers.values())),
+        },
+        data_version=_data_version(version),
+    )
+
+
+def rollout_metrics(step: CampaignStep) -> dg.MaterializeResult[None]:
+    """Measure every recipe in the promoted store and in every collected file."""
+    version = current_version(step.config)
+    rows = [
+        _row(child.name, entry)
+        for child in version.children
+        for entry in aggregate_results(stored_results(RolloutZarrStoreReader(child)))
+    ]
+    metadata: Metadata = {
+        "version": version.name,
+        "per_recipe": table(rows),
+        "dagster/row_count": sum(row["rollouts"] for row in rows),
+    }
+    collected = _collected(step)
+    if collected:
+        metadata["collected"] = table(collected)
+    return dg.MaterializeResult(metadata=metadata, data_version=_data_version(version, collected))
+
+
+def _collected(step: CampaignStep) -> list[Metadata]:
+    """Rows for every agent of every collected file, by file."""
+    folder = CampaignLayout(step.config.shards.output_dir).collected
+    if not folder.is_dir():
+        return []
+    return [_row(path.name, entry) for path in collected_files(folder) for entry in aggregate_file(path)]
+
+
+def _row(where: str, entry: dict[str, Any]) -> Metadata:
+    """One line of a table; the most important columns come first because the UI's tables are narrow."""
+    counts, metrics = entry["counts"], entry["agent_metrics"]
+    row = {"recipe": entry["agent_ref"]["name"], "where": where, "rollouts": counts["done"]}
+    for name in KEY_METRICS:
+        metric = entry["key_metrics"].get(name, {"value": None, "interval": None})
+        bounds = metric["interval"] and " to ".join(_short(bound) for bound in metric["interval"])
+        row[name] = _short(metric["value"]) + (f" ({bounds})" if bounds else "")
+    row |= {f"reward {kind}": _short(metrics.get(f"reward/{kind}")) for kind in ("median", "min", "max", "std")}
+    row |= {name: "" if counts[name] is None else str(counts[name]) for name in ("missing", "refused", "failed")}
+    return row | {"tasks": counts["tasks"]}
+
+
+def _short(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _data_version(version: PromotedVersion, collected: Any = None) -> dg.DataVersion:
+    return dg.DataVersion(data_version({"record": version.record.model_dump(mode="json"), "more": collected}))

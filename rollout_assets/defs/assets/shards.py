@@ -1,0 +1,107 @@
+"""The three assets of one shard: its source rows, its rollouts, and the validated shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import dagster as dg
+
+from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
+from rollout_assets.campaigns.integrity import examine_shard, open_shard
+from rollout_assets.campaigns.markers import observe_source
+from rollout_assets.campaigns.promotion_gate import validated_version
+from rollout_assets.campaigns.shard import run_rollout_shard
+from rollout_assets.config import CampaignConfig
+from rollout_assets.defs.metadata import data_version, entry_hashes, shard_metadata, store_metadata, table
+from rollout_assets.defs.step import CampaignStep, LogProgress
+from rollout_assets.errors import StoreError
+from rollout_assets.rollouts.zarr_store.findings import Finding
+
+SHOWN_FINDINGS = 5
+"""Findings that the message about a refused shard lists; the checks show more."""
+
+
+def vin_source_rows(step: CampaignStep) -> dg.MaterializeResult[None]:
+    """Compare the source rows of one shard with the plan; building the shard then compares the config."""
+    rows = step.entry.source_rows(step.source)
+    state = observe_source(step.entry, step.source)
+    seals = {name: seal.sha256 for name, seal in state.source_shards.items()}
+    keys = [row.sample_key for row in rows]
+    shown = [
+        {
+            "sample": row.sample_key,
+            "scene": row.scene_id,
+            "snippet": row.snippet_id,
+            "source_shard": row.shard_id,
+            "mesh": (state.mesh_versions[row.scene_id] or "none")[:12],
+        }
+        for row in rows
+    ]
+    return dg.MaterializeResult(
+        metadata={
+            **entry_hashes(step.config, step.entry),
+            "dagster/row_count": len(rows),
+            "split": step.entry.split,
+            "rows": table(shown),
+        },
+        data_version=dg.DataVersion(data_version({"rows": keys, "meshes": dict(state.mesh_versions), "files": seals})),
+    )
+
+
+def rollout_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
+    """Build one shard, or keep it if it is finished and current."""
+    result = run_rollout_shard(
+        step.config,
+        step.entry,
+        source=step.source,
+        writer=lambda: _shared_writer(step.keys.campaign, step.source.source_manifest_hash, step.config),
+        invocation=step.invocation(),
+        progress=LogProgress(step.log),
+    )
+    for moved in result.set_aside:
+        step.log.warning(f"set aside {moved.name}: {moved.reason}; now at {moved.path}")
+    metadata = shard_metadata(step.config, step.entry, result.owner, result.store_dir)
+    reader = open_shard(step.config, step.shard_id)
+    if reader is not None:
+        metadata |= store_metadata([reader])
+    return dg.MaterializeResult(
+        metadata=metadata | {"outcome": result.outcome},
+        data_version=dg.DataVersion(
+            data_version({"entry": step.entry.sha256, "writer": step.config.writer_config_hash})
+        ),
+    )
+
+
+def validated_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
+    """Refuse a shard with any finding."""
+    integrity = examine_shard(step.config, step.entry)
+    _refuse(step.shard_id, integrity.all_findings())
+    owner = integrity.owner
+    assert owner is not None  # markers that cannot be read are a finding
+    content = None if owner.store is None else owner.store.content_sha256
+    return dg.MaterializeResult(
+        metadata={
+            **entry_hashes(step.config, step.entry),
+            "dagster/row_count": integrity.num_candidates,
+            "records": owner.records,
+            "bytes": 0 if owner.store is None else owner.store.bytes,
+            "content_sha256": content or "",
+        },
+        data_version=dg.DataVersion(validated_version(step.entry.sha256, content)),
+    )
+
+
+def _refuse(shard_id: str, findings: Sequence[Finding]) -> None:
+    if findings:
+        listed = "".join(f"\n  - {finding}" for finding in findings[:SHOWN_FINDINGS])
+        raise StoreError(
+            f"{shard_id}: {len(findings)} finding(s){listed}\nMaterialize rollout_shards of this partition again: "
+            f"the damaged shard is set aside and a new one is built."
+        )
+
+
+@lru_cache(maxsize=1)
+def _shared_writer(_campaign: str, _source: str, config: CampaignConfig) -> RolloutDatasetWriter:
+    """One writer per process, so that meshes and kernels stay loaded from shard to shard of one campaign and source."""
+    return RolloutDatasetWriter(config)

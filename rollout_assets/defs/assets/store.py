@@ -1,0 +1,55 @@
+"""The promoted store as an asset."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from rollout_assets.campaigns.promotion import PromotionResult, promote_rollout_campaign
+from rollout_assets.campaigns.promotion_gate import refuse_unvalidated
+from rollout_assets.campaigns.versions import PromotionRecord
+from rollout_assets.defs.metadata import COUNTED_TABLES, Metadata, config_hashes, data_version, store_metadata, table
+from rollout_assets.defs.records import validated_versions
+from rollout_assets.defs.step import CampaignStep, LogProgress
+from rollout_assets.files import tree_sizes
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+
+
+def rollouts_zarr(step: CampaignStep) -> dg.MaterializeResult[None]:
+    """Promote all validated shards."""
+    refuse_unvalidated(step.config, validated_versions(step.instance, step.keys))
+    result = promote_rollout_campaign(step.config, invocation=step.invocation(), progress=LogProgress(step.log))
+    return dg.MaterializeResult(
+        metadata=_promotion_metadata(step, result),
+        data_version=dg.DataVersion(store_data_version(result.version.record)),
+    )
+
+
+def store_data_version(record: PromotionRecord) -> str:
+    """The version of a promoted store: of everything that it was made from."""
+    return data_version(record.model_dump(mode="json"))
+
+
+def _promotion_metadata(step: CampaignStep, result: PromotionResult) -> Metadata:
+    version, splits = result.version, result.version.record.splits
+    readers = [RolloutZarrStoreReader(path) for path in version.children]
+    made = [{"split": part.split, "made": part.how, "new_shards": part.new_shards} for part in result.splits]
+    return {
+        "path": dg.MetadataValue.path(str(result.store_dir)),
+        "version": version.name,
+        "version_path": dg.MetadataValue.path(str(version.path)),
+        **config_hashes(step.config),
+        "source_manifest_hash": step.source.source_manifest_hash,
+        **{f"split_manifest_hash_{name}": step.source.split_manifest_hash(name) for name in splits},
+        "dagster/row_count": sum(reader.num_rows("candidates") for reader in readers),
+        "shards": len(version.shard_ids),
+        "rows_by_split": table([_row_counts(reader) for reader in readers]),
+        "made": table(made or [{"split": name, "made": "was there", "new_shards": 0} for name in splits]),
+        "seconds": round(result.seconds, 3),
+        "bytes": sum(size for child in version.children for size in tree_sizes(child).values()),
+        **store_metadata(readers),
+    }
+
+
+def _row_counts(reader: RolloutZarrStoreReader) -> Metadata:
+    split = reader.location.rsplit("/", 1)[-1]
+    return {"split": split} | {name: reader.num_rows(name) for name in COUNTED_TABLES}

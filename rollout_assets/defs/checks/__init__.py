@@ -1,0 +1,79 @@
+"""The checks of a campaign: of every shard, and of the promoted store. What each group finds lies in modules beside.
+
+Checks that read the same data share one step, so that the data is read once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import dagster as dg
+
+from rollout_assets.campaigns.check_names import (
+    INTEGRITY_CHECKS,
+    QUALITY_CHECKS,
+    SECOND_OPINION,
+    SECOND_OPINION_CHECK,
+    STORE_CHECKS,
+)
+from rollout_assets.defs.keys import ROLLOUT_SHARDS, ROLLOUTS_ZARR, VALIDATED_SHARDS, CampaignKeys
+from rollout_assets.defs.lazy import load
+from rollout_assets.defs.retries import RETRIES, failures_for_dagster
+
+
+@dataclass(frozen=True)
+class CheckGroup:
+    """Checks of one asset that share one step. ``evaluate`` is the path of the function that yields their verdicts."""
+
+    name: str
+    asset: str
+    promises: dict[str, str]
+    evaluate: str
+    partitioned: bool = False
+    blocking: bool = False
+
+
+CHECK_GROUPS = (
+    CheckGroup("integrity", ROLLOUT_SHARDS, INTEGRITY_CHECKS, "checks.shards.integrity", True, blocking=True),
+    CheckGroup("quality", VALIDATED_SHARDS, QUALITY_CHECKS, "checks.shards.quality", True),
+    CheckGroup("checks", ROLLOUTS_ZARR, STORE_CHECKS, "checks.store.promoted_store"),
+    CheckGroup(SECOND_OPINION, ROLLOUTS_ZARR, SECOND_OPINION_CHECK, "checks.store.measured_again"),
+)
+"""Every check of a campaign."""
+
+
+def campaign_checks(keys: CampaignKeys) -> list[dg.AssetChecksDefinition]:
+    """All checks of a campaign."""
+    return [_checks(keys, group) for group in CHECK_GROUPS]
+
+
+def shard_check_keys(keys: CampaignKeys) -> list[dg.AssetCheckKey]:
+    """The checks of one shard."""
+    groups = [group for group in CHECK_GROUPS if group.partitioned]
+    return [dg.AssetCheckKey(keys.key(group.asset), name) for group in groups for name in group.promises]
+
+
+def _checks(keys: CampaignKeys, group: CheckGroup) -> dg.AssetChecksDefinition:
+    key = keys.key(group.asset)
+    specs = [
+        dg.AssetCheckSpec(
+            check,
+            asset=key,
+            description=promise,
+            blocking=group.blocking,
+            partitions_def=keys.partitions if group.partitioned else None,
+        )
+        for check, promise in group.promises.items()
+    ]
+
+    @dg.multi_asset_check(
+        name=f"{keys.name}__{group.asset}_{group.name}",
+        specs=specs,
+        required_resource_keys={keys.resource_key},
+        retry_policy=RETRIES,
+    )
+    def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        with failures_for_dagster():
+            for verdict in load(group.evaluate)(load("step.CampaignStep").of_run(keys, context)):
+                yield verdict.result(key)
+
+    return checks

@@ -1,0 +1,88 @@
+"""Checks of one shard: four that stop promotion, and three that warn with evidence for a person to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from rollout_assets.campaigns.check_names import LABEL_YIELD, QUALITY_CHECKS, SUSPICIOUS_ROWS, VALID_FANOUT
+from rollout_assets.campaigns.integrity import examine_shard, open_shard
+from rollout_assets.defs.checks.verdict import Verdict
+from rollout_assets.defs.metadata import evidence, findings_table, frame_table
+from rollout_assets.defs.step import CampaignStep
+from rollout_assets.inspection.suspicious import suspicious_rollout_rows
+
+MIN_VALID_VIEWS = 3
+"""Valid views that a step must offer so that choosing one of them means anything."""
+
+MIN_LABEL_YIELD = 0.95
+"""Share of the valid views that must have a label."""
+
+
+def integrity(step: CampaignStep) -> Iterator[Verdict]:
+    """Everything that must hold before the shard may be promoted."""
+    for check, findings in examine_shard(step.config, step.entry).findings.items():
+        yield Verdict(
+            check,
+            passed=not findings,
+            metadata={"shard": step.shard_id, "findings": len(findings), **evidence(findings_table(findings))},
+            description="; ".join(str(finding) for finding in findings[:3]) or None,
+        )
+
+
+def quality(step: CampaignStep) -> Iterator[Verdict]:
+    """What a person should look at in a shard that is otherwise in order."""
+    reader = open_shard(step.config, step.shard_id)
+    if reader is None:
+        for check in QUALITY_CHECKS:
+            yield Verdict(check, True, {"note": "every row of this shard was skipped"}, warns=True)
+        return
+    views = reader.table("candidates", columns=("step_row_id", "actor_action_mask", "oracle_label_mask"))
+    yield _suspicious_rows(suspicious_rollout_rows(reader))
+    yield _valid_fanout(views)
+    yield _label_yield(views)
+
+
+def _suspicious_rows(rows: pl.DataFrame) -> Verdict:
+    serious = rows.filter(pl.col("severity") != "info")
+    kinds = rows.group_by("kind", "severity").len("rows")
+    metadata = {
+        "rows": len(serious),
+        "info_rows": len(rows) - len(serious),
+        "kinds": frame_table(kinds.sort("severity", "rows", "kind", descending=[False, True, False])),
+        **evidence(frame_table(serious)),
+    }
+    return Verdict(SUSPICIOUS_ROWS, serious.is_empty(), metadata, warns=True)
+
+
+def _valid_fanout(views: pl.DataFrame) -> Verdict:
+    """Whether every step offers enough valid views. ``views``: one row per candidate."""
+    fanout = views.group_by("step_row_id").agg(
+        pl.col("actor_action_mask").sum().cast(pl.Int64).alias("valid"), pl.len().cast(pl.Int64).alias("offered")
+    )
+    narrow = fanout.filter(pl.col("valid") < MIN_VALID_VIEWS).sort("valid", "step_row_id")
+    metadata = {
+        "steps": len(fanout),
+        "steps_below_minimum": len(narrow),
+        "minimum": MIN_VALID_VIEWS,
+        "mean_valid": round(fanout["valid"].sum() / max(len(fanout), 1), 2),
+        **evidence(frame_table(narrow)),
+    }
+    return Verdict(VALID_FANOUT, narrow.is_empty(), metadata, warns=True)
+
+
+def _label_yield(views: pl.DataFrame) -> Verdict:
+    """Whether almost every valid view has a label. ``views``: one row per candidate."""
+    valid = int(views["actor_action_mask"].sum())
+    labelled = int(views["oracle_label_mask"].sum())
+    share = labelled / valid if valid else 0.0
+    without = views.filter(pl.col("actor_action_mask") & ~pl.col("oracle_label_mask"))
+    metadata = {
+        "valid_views": valid,
+        "labelled_views": labelled,
+        "yield": round(share, 4),
+        "minimum": MIN_LABEL_YIELD,
+        **evidence(frame_table(without.group_by("step_row_id").len("without_label").sort("step_row_id"))),
+    }
+    return Verdict(LABEL_YIELD, share >= MIN_LABEL_YIELD, metadata, warns=True)

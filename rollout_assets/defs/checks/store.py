@@ -1,0 +1,103 @@
+"""Checks of the promoted store: valid, without leaks, complete, up to date, and with labels that can be confirmed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import polars as pl
+
+from rollout_assets.campaigns.check_names import NO_LEAKAGE, ROWS_ADD_UP, SECOND_OPINION, STORES_VALID, UP_TO_DATE
+from rollout_assets.campaigns.integrity import open_shard
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.leakage import find_leaks
+from rollout_assets.campaigns.markers import read_owner
+from rollout_assets.campaigns.plan import read_rollout_shard_manifest
+from rollout_assets.campaigns.staleness import stale_parts
+from rollout_assets.campaigns.versions import PromotedShard, PromotedVersion, current_version
+from rollout_assets.config import CampaignConfig
+from rollout_assets.defs.checks.verdict import Verdict
+from rollout_assets.defs.metadata import COUNTED_TABLES, evidence, findings_table, frame_table, table
+from rollout_assets.defs.step import CampaignStep
+from rollout_assets.inspection.second_opinion import second_opinion
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
+
+SECOND_OPINIONS = 1
+"""Candidates of each split whose labels are measured again; every promoted version draws others."""
+
+
+def promoted_store(step: CampaignStep) -> Iterator[Verdict]:
+    """All checks but the slow second opinion."""
+    version = current_version(step.config)
+    yield _stores_valid(version)
+    yield _no_leakage(step.config, version)
+    yield _rows_add_up(step.config, version)
+    yield _up_to_date(step)
+
+
+def _stores_valid(version: PromotedVersion) -> Verdict:
+    results = {child.name: validate_rollout_zarr_store(child, deep=True) for child in version.children}
+    findings = [finding for result in results.values() for finding in result.findings]
+    splits = table([{"split": name, "findings": len(result.findings)} for name, result in results.items()])
+    metadata = {"version": version.name, "splits": splits, **evidence(findings_table(findings))}
+    return Verdict(STORES_VALID, not findings, metadata)
+
+
+def _no_leakage(config: CampaignConfig, version: PromotedVersion) -> Verdict:
+    layout = CampaignLayout(config.shards.output_dir)
+    promoted = set(version.shard_ids)
+    entries = [entry for entry in read_rollout_shard_manifest(config) if entry.shard_id in promoted]
+    leaks = list(find_leaks((entry, read_owner(layout.shard(entry.shard_id))) for entry in entries))
+    metadata = {"leaks": len(leaks), **evidence(table([{"leak": leak} for leak in leaks]))}
+    return Verdict(NO_LEAKAGE, not leaks, metadata)
+
+
+def _rows_add_up(config: CampaignConfig, version: PromotedVersion) -> Verdict:
+    rows = []
+    for split, shards in version.record.splits.items():
+        expected = _rows_of_shards(config, shards)
+        child = version.path / split
+        promoted = RolloutZarrStoreReader(child) if child.is_dir() else None
+        for name in COUNTED_TABLES:
+            count = promoted.num_rows(name) if promoted is not None else 0
+            rows.append({"split": split, "table": name, "shards": expected[name], "promoted": count})
+    wrong = [row for row in rows if row["shards"] != row["promoted"]]
+    return Verdict(ROWS_ADD_UP, not wrong, {"rows": table(rows), **evidence(table(wrong))})
+
+
+def _rows_of_shards(config: CampaignConfig, shards: tuple[PromotedShard, ...]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for shard in shards:
+        reader = open_shard(config, shard.shard_id)
+        if reader is not None:
+            counts.update({name: reader.num_rows(name) for name in COUNTED_TABLES})
+    return counts
+
+
+def _up_to_date(step: CampaignStep) -> Verdict:
+    stale = stale_parts(step.config, step.source)
+    shown = [{"what": part.what, "why": part.why, "to go on": part.remedy} for part in stale]
+    return Verdict(UP_TO_DATE, not stale, {"stale": len(stale), **evidence(table(shown))}, warns=True)
+
+
+def measured_again(step: CampaignStep) -> Iterator[Verdict]:
+    """Measure labels drawn at random a second time, with the slow and obvious method."""
+    version = current_version(step.config)
+    opinions = {
+        child.name: second_opinion(
+            RolloutZarrStoreReader(child), 1.0, version.number, step.config, source=step.source, limit=SECOND_OPINIONS
+        )
+        for child in version.children
+    }
+    labels = pl.concat(
+        [opinion.labels.select(pl.lit(split).alias("split"), pl.all()) for split, opinion in opinions.items()]
+    )
+    wrong = labels.filter(~pl.col("agrees"))
+    metadata = {
+        "candidates": sum(opinion.candidates for opinion in opinions.values()),
+        "labelled": sum(opinion.labelled for opinion in opinions.values()),
+        "labels": frame_table(labels),
+        **evidence(frame_table(wrong)),
+    }
+    yield Verdict(SECOND_OPINION, wrong.is_empty(), metadata)

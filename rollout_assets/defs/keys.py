@@ -1,0 +1,88 @@
+"""What everything of a campaign is called in Dagster: assets, partitions, jobs, resource, pool and tags.
+
+Every campaign has its own names, which begin with its own, so that several campaigns live side by side in one instance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import dagster as dg
+
+from rollout_assets.config import CampaignConfig, load_campaign
+
+VIN_OFFLINE_STORE = "vin_offline_store"
+ROLLOUT_SHARD_PLAN = "rollout_shard_plan"
+VIN_SOURCE_ROWS = "vin_source_rows"
+ROLLOUT_SHARDS = "rollout_shards"
+VALIDATED_SHARDS = "validated_shards"
+ROLLOUTS_ZARR = "rollouts_zarr"
+
+ROLLOUT_REPORT = "rollout_report"
+ROLLOUT_METRICS = "rollout_metrics"
+
+CHAIN = (VIN_OFFLINE_STORE, ROLLOUT_SHARD_PLAN, VIN_SOURCE_ROWS, ROLLOUT_SHARDS, VALIDATED_SHARDS, ROLLOUTS_ZARR)
+"""The assets of a campaign, from recorded snippets to what training reads."""
+
+READINGS = (ROLLOUT_REPORT, ROLLOUT_METRICS)
+"""The assets that summarize the promoted store for people."""
+
+OBSERVE, PLAN, SHARD, SHARD_CHECKS, PROMOTE = JOBS = ("observe", "plan", "shard", "shard_checks", "promote")
+"""The jobs of a campaign, in the order of the graph."""
+
+GPU_POOL = "gpu"
+"""Pool of the steps that score views; its limit is in ``dagster_home/dagster.yaml``."""
+
+CAMPAIGN_TAG = "rollout_assets/campaign"
+"""Run tag with the campaign's name."""
+
+PARTITION_TAG = "dagster/partition"
+"""Dagster's run tag with the partition."""
+
+DATA_VERSION_TAG = "dagster/data_version"
+"""Dagster's tag of a materialization or observation with its data version."""
+
+
+@dataclass(frozen=True)
+class CampaignKeys:
+    """The names of one campaign. ``campaign`` is a path or a shipped name, ``config`` the campaign as it was loaded."""
+
+    campaign: str
+    config: CampaignConfig
+
+    @classmethod
+    def of(cls, campaign: str | Path) -> CampaignKeys:
+        """The names of a campaign; a path is made absolute because runs have other working directories."""
+        config = load_campaign(campaign)
+        path = Path(campaign)
+        return cls(str(path.resolve()) if path.is_file() else str(campaign), config)
+
+    @property
+    def name(self) -> str:
+        """The campaign's name as an identifier: its asset group and the beginning of every other name."""
+        return self.config.name.replace("-", "_")
+
+    def key(self, asset: str) -> dg.AssetKey:
+        """The key of one of its assets."""
+        return dg.AssetKey([self.name, asset])
+
+    def job(self, job: str) -> str:
+        """The name of one of its jobs."""
+        return f"{self.name}_{job}"
+
+    @property
+    def partitions_name(self) -> str:
+        """Name of the dynamic partitions: one per planned shard."""
+        return f"{self.name}_shards"
+
+    @cached_property
+    def partitions(self) -> dg.DynamicPartitionsDefinition:
+        """One partition per planned shard."""
+        return dg.DynamicPartitionsDefinition(name=self.partitions_name)
+
+    @property
+    def resource_key(self) -> str:
+        """Key of its ``CampaignResource``."""
+        return f"{self.name}_campaign"

@@ -1,0 +1,126 @@
+"""Which runs sensors and schedules ask for: new shards, and promotion when every planned shard is validated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest
+from rollout_assets.campaigns.promotion_gate import unvalidated_shards, version_on_disk
+from rollout_assets.campaigns.staleness import outdated_entries
+from rollout_assets.campaigns.status import promoted_behind, unplanned_rows
+from rollout_assets.campaigns.versions import current_version
+from rollout_assets.config import canonical_hash
+from rollout_assets.defs.assets.plan import plan_data_version, write_plan
+from rollout_assets.defs.assets.source import source_data_version, source_metadata
+from rollout_assets.defs.assets.store import store_data_version
+from rollout_assets.defs.keys import DATA_VERSION_TAG, ROLLOUT_SHARD_PLAN, ROLLOUTS_ZARR, VIN_OFFLINE_STORE
+from rollout_assets.defs.records import (
+    materialized_version,
+    observed_version,
+    promotion_in_progress,
+    shards_in_progress,
+    validated_versions,
+)
+from rollout_assets.defs.step import CampaignStep
+
+SHARDS_PER_TICK = 200
+"""Runs that one evaluation asks for at most; the next one asks for the rest."""
+
+
+def request_new_shards(step: CampaignStep) -> dg.SensorResult:
+    """Extend the plan by new rows, and ask for every planned shard that is neither validated nor in progress."""
+    if (edited := _edited(step)) is not None:
+        return dg.SensorResult(skip_reason=edited)
+    entries = _extend_plan(step)
+    busy = shards_in_progress(step.instance, step.keys)
+    waiting = [entry for entry in _unvalidated(step, entries) if entry.shard_id not in busy]
+    if not waiting:
+        return dg.SensorResult(skip_reason=f"all {len(entries)} shards are validated or in progress")
+    return dg.SensorResult(run_requests=[_shard_request(step, entry) for entry in waiting[:SHARDS_PER_TICK]])
+
+
+def request_promotion(step: CampaignStep) -> dg.SensorResult:
+    """Ask for promotion when every planned shard is validated and the promoted store is another one."""
+    entries = _planned(step)
+    reason = _why_not_promote(step, entries)
+    if reason is not None:
+        return dg.SensorResult(skip_reason=reason)
+    layout = CampaignLayout(step.config.shards.output_dir)
+    content = canonical_hash([version_on_disk(layout, entry) for entry in entries])
+    return dg.SensorResult(run_requests=[dg.RunRequest(run_key=f"promote:{step.keys.name}:{content[:16]}")])
+
+
+def _shard_request(step: CampaignStep, entry: RolloutShardEntry) -> dg.RunRequest:
+    run_key = f"shard:{step.keys.name}:{entry.shard_id}:{entry.sha256[:16]}"
+    return dg.RunRequest(run_key=run_key, partition_key=entry.shard_id)
+
+
+def _why_not_promote(step: CampaignStep, entries: Sequence[RolloutShardEntry]) -> str | None:
+    if not entries:
+        return "nothing is planned yet"
+    if (edited := _edited(step)) is not None:
+        return edited
+    waiting = _unvalidated(step, entries)
+    if waiting:
+        listed = ", ".join(entry.shard_id for entry in waiting[:3])
+        return f"{len(waiting)} of {len(entries)} shards are not validated: {listed}"
+    if _is_promoted(step, entries):
+        return f"all {len(entries)} shards are promoted"
+    if promotion_in_progress(step.instance, step.keys):
+        return "a promotion is in progress"
+    return None
+
+
+def _unvalidated(step: CampaignStep, entries: Sequence[RolloutShardEntry]) -> list[RolloutShardEntry]:
+    return unvalidated_shards(step.config, entries, validated_versions(step.instance, step.keys))
+
+
+def _planned(step: CampaignStep) -> tuple[RolloutShardEntry, ...]:
+    if not CampaignLayout(step.config.shards.output_dir).plan.exists():
+        return ()
+    return read_rollout_shard_manifest(step.config)
+
+
+def _edited(step: CampaignStep) -> str | None:
+    """Why an edited campaign is not run automatically; None if the campaign is as it was planned."""
+    outdated = outdated_entries(step.config, _planned(step))
+    if not outdated:
+        return None
+    return (
+        f"the campaign was edited: {len(outdated)} shards are planned for another config; "
+        "materialize rollout_shard_plan, then the shards"
+    )
+
+
+def _extend_plan(step: CampaignStep) -> tuple[RolloutShardEntry, ...]:
+    """The plan with all rows of the source in it; new rows are planned here, and recorded as a run would record it."""
+    source_key, plan_key = step.keys.key(VIN_OFFLINE_STORE), step.keys.key(ROLLOUT_SHARD_PLAN)
+    version = source_data_version(step)
+    if version != observed_version(step.instance, source_key):
+        observation = dg.AssetObservation(source_key, metadata=source_metadata(step), tags={DATA_VERSION_TAG: version})
+        step.instance.report_runless_asset_event(observation)
+    entries = _planned(step)
+    recorded = step.instance.get_latest_materialization_event(plan_key) is not None
+    if recorded and not unplanned_rows(step.config, entries, step.source):
+        return entries
+    metadata = write_plan(step)
+    tags = {
+        DATA_VERSION_TAG: plan_data_version(step.config),
+        "dagster/code_version": step.config.writer_config_hash,
+        f"dagster/input_data_version/{source_key.to_user_string()}": version,
+    }
+    step.instance.report_runless_asset_event(dg.AssetMaterialization(plan_key, metadata=metadata, tags=tags))
+    return _planned(step)
+
+
+def _is_promoted(step: CampaignStep, entries: Sequence[RolloutShardEntry]) -> bool:
+    """Whether the current version holds exactly the planned shards, and the instance has recorded it."""
+    if promoted_behind(step.config, entries):
+        return False
+    version = current_version(step.config)
+    if len(version.shard_ids) != len(entries):
+        return False
+    return materialized_version(step.instance, step.keys.key(ROLLOUTS_ZARR)) == store_data_version(version.record)

@@ -1,0 +1,88 @@
+"""What one step of a run works on: its campaign as the file says now, its source, its shard, and where it logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import dagster as dg
+
+from rollout_assets.campaigns.plan import RolloutShardEntry, entry_of, open_source
+from rollout_assets.config import CampaignConfig
+from rollout_assets.defs.keys import CampaignKeys
+from rollout_assets.defs.resources import CampaignResource
+from rollout_assets.progress import ProgressEvent
+from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
+from rollout_assets.sources.vin_store import VinOfflineStore
+
+LOG_EVERY_S = 10.0
+"""How often a long step writes its progress to the run's log."""
+
+
+@dataclass(frozen=True, eq=False)
+class CampaignStep:
+    """One step of a run, or one evaluation of a sensor or schedule; source and plan are opened on first use."""
+
+    keys: CampaignKeys
+    config: CampaignConfig
+    instance: dg.DagsterInstance
+    log: Any
+    partition: str | None = None
+
+    @classmethod
+    def of_run(
+        cls, keys: CampaignKeys, context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext
+    ) -> CampaignStep:
+        """The step behind the context of an asset or a check."""
+        resource: CampaignResource = getattr(context.resources, keys.resource_key)
+        partition = context.partition_key if context.has_partition_key else None
+        return cls(keys, resource.load(), context.instance, context.log, partition)
+
+    @classmethod
+    def of_tick(
+        cls, keys: CampaignKeys, context: dg.SensorEvaluationContext | dg.ScheduleEvaluationContext
+    ) -> CampaignStep:
+        """The step behind one evaluation of a sensor or schedule."""
+        return cls(keys, CampaignResource(campaign=keys.campaign).load(), context.instance, context.log)
+
+    @property
+    def shard_id(self) -> str:
+        """The shard that this step is about."""
+        if self.partition is None:
+            raise dg.DagsterInvariantViolationError(
+                f"{self.keys.name}: this step works on one shard; choose a partition, for example shard-000000"
+            )
+        return self.partition
+
+    @cached_property
+    def source(self) -> VinOfflineStore:
+        """The campaign's source store."""
+        return open_source(self.config)
+
+    @cached_property
+    def entry(self) -> RolloutShardEntry:
+        """The planned entry of this step's shard."""
+        return entry_of(self.config, self.shard_id)
+
+    def invocation(self) -> RolloutStoreInvocation:
+        """How a store that this step makes came about, to be kept in its manifest."""
+        path = Path(self.keys.campaign)
+        if not path.is_file():
+            return RolloutStoreInvocation("dagster")
+        return RolloutStoreInvocation("dagster", (), path.resolve().as_posix(), path.read_text("utf-8"))
+
+
+class LogProgress:
+    """Progress as lines in the run's log, one every few seconds: every line is a row in Dagster's database."""
+
+    def __init__(self, log: dg.DagsterLogManager) -> None:
+        self._log = log
+        self._last = monotonic()
+
+    def __call__(self, event: ProgressEvent, /) -> None:
+        if monotonic() - self._last >= LOG_EVERY_S:
+            self._last = monotonic()
+            self._log.info(f"{event.task}: {event.done} of {event.total or '?'} {event.unit} {event.note}")
