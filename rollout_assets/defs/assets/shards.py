@@ -10,6 +10,7 @@ import dagster as dg
 from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
 from rollout_assets.campaigns.integrity import examine_shard, open_shard
 from rollout_assets.campaigns.markers import observe_source
+from rollout_assets.campaigns.plan import planned_rows
 from rollout_assets.campaigns.promotion_gate import validated_version
 from rollout_assets.campaigns.shard import run_rollout_shard
 from rollout_assets.config import CampaignConfig
@@ -23,8 +24,8 @@ SHOWN_FINDINGS = 5
 
 
 def vin_source_rows(step: CampaignStep) -> dg.MaterializeResult[None]:
-    """Compare the source rows of one shard with the plan; building the shard then compares the config."""
-    rows = step.entry.source_rows(step.source)
+    """Compare the campaign and the source rows of one shard with the plan, before any view is scored."""
+    rows = planned_rows(step.entry, step.config, step.source)
     state = observe_source(step.entry, step.source)
     seals = {name: seal.sha256 for name, seal in state.source_shards.items()}
     keys = [row.sample_key for row in rows]
