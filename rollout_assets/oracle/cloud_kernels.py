@@ -13,14 +13,12 @@ import warp as wp
 
 from rollout_assets.geometry.bvh_query_kernels import (
     EMPTY,
-    FAR,
     MISS,
     box_gaps,
     closest_triangle,
     tree_walk,
-    triangle_distance_sq,
-    triangle_distance_sq64,
 )
+from rollout_assets.geometry.triangle_kernels import FAR, triangle_distance_sq, triangle_distance_sq64
 
 wp.set_module_options({"enable_backward": False, "fuse_fp": False})
 
