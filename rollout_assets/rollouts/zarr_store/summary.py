@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -14,8 +13,6 @@ from rollout_assets.errors import StoreError
 from rollout_assets.files import publish_path, scratch_path
 from rollout_assets.rollouts.zarr_store.open_store import OpenStore
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, GROUPS, Q_H, REASON_BITS_PATH, TABLES, TEXT_PATHS
-
-ExportFormat = Literal["parquet", "csv"]
 
 
 @dataclass(frozen=True)
@@ -130,14 +127,16 @@ def export_table(
     decode: bool = True,
 ) -> int:
     """Write a table to ``.parquet`` or ``.csv``, whole or not at all; returns its rows. CSV holds vectors as JSON."""
-    form = _format(destination)
+    suffix = destination.suffix.lower()
+    if suffix not in (".parquet", ".csv"):
+        raise StoreError(f"{destination}: must end in .parquet or .csv")
     if destination.exists():
         raise StoreError(f"{destination}: already there; choose another file or remove it first")
     frame = store.table(table, columns=columns or None, decode=decode)
     staged = scratch_path(destination)
     destination.parent.mkdir(parents=True, exist_ok=True)
     try:
-        if form == "parquet":
+        if suffix == ".parquet":
             frame.write_parquet(staged)
         else:
             _flat(frame).write_csv(staged)
@@ -145,15 +144,6 @@ def export_table(
     finally:
         staged.unlink(missing_ok=True)
     return len(frame)
-
-
-def _format(destination: Path) -> ExportFormat:
-    suffix = destination.suffix.lower()
-    if suffix == ".parquet":
-        return "parquet"
-    if suffix == ".csv":
-        return "csv"
-    raise StoreError(f"{destination}: must end in .parquet or .csv")
 
 
 def _flat(frame: pl.DataFrame) -> pl.DataFrame:
