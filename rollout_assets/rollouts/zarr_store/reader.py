@@ -18,7 +18,7 @@ from rollout_assets.rollouts.zarr_store.training_view import (
     StateIndex,
     build_view,
 )
-from rollout_assets.rollouts.zarr_store.validation import RolloutZarrValidationResult, validate_open_store
+from rollout_assets.rollouts.zarr_store.validation import RolloutZarrValidationResult, validate_files
 
 _VIEW_BLOCK_ROWS = 1 << 20
 
@@ -57,4 +57,4 @@ class RolloutZarrStoreReader(OpenStore):
 
     def validate(self, *, deep: bool = False) -> RolloutZarrValidationResult:
         """Check the store against the schema and itself; see ``validate_rollout_zarr_store``."""
-        return validate_open_store(self, deep=deep)
+        return validate_files(self.files, self.location, deep)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,8 +23,6 @@ from rollout_assets.rollouts.zarr_store.schema import (
     TABLES,
     TEXT_PATHS,
 )
-
-ExportFormat = Literal["parquet", "csv"]
 
 CANDIDATE_STAGES = {
     "full_shell": None,
@@ -161,26 +159,19 @@ def export_table(
     decode: bool = True,
 ) -> int:
     """Write a table to ``.parquet`` or ``.csv``, whole or not at all; returns its rows. CSV holds vectors as JSON."""
-    form = _format(destination)
+    suffix = destination.suffix.lower()
+    if suffix not in (".parquet", ".csv"):
+        raise StoreError(f"{destination}: must end in .parquet or .csv")
     if destination.exists():
         raise StoreError(f"{destination}: already there; choose another file or remove it first")
     frame = store.table(table, columns=columns or None, decode=decode)
     destination.parent.mkdir(parents=True, exist_ok=True)
     with publishing(destination) as scratch:
-        if form == "parquet":
+        if suffix == ".parquet":
             frame.write_parquet(scratch)
         else:
             _flat(frame).write_csv(scratch)
     return len(frame)
-
-
-def _format(destination: Path) -> ExportFormat:
-    suffix = destination.suffix.lower()
-    if suffix == ".parquet":
-        return "parquet"
-    if suffix == ".csv":
-        return "csv"
-    raise StoreError(f"{destination}: must end in .parquet or .csv")
 
 
 def _flat(frame: pl.DataFrame) -> pl.DataFrame:

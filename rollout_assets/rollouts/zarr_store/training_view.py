@@ -91,10 +91,9 @@ class StateIndex:
             return slice(0, 0)
         return slice(int(self.shell_starts[start]), int(self.shell_starts[stop - 1] + self.shell_sizes[stop - 1]))
 
-    def blocks(self, max_rows: int, multiple: int = 1) -> Iterator[tuple[int, int]]:
-        """State ranges of at most about ``max_rows`` candidate rows, each a multiple of ``multiple`` states."""
-        per_state = max(self.width, 1)
-        count = max(max_rows // per_state // multiple, 1) * multiple
+    def blocks(self, max_rows: int) -> Iterator[tuple[int, int]]:
+        """State ranges of at most ``max_rows`` candidate rows, or of one state."""
+        count = max(max_rows // max(self.width, 1), 1)
         for start in range(0, len(self), count):
             yield start, min(start + count, len(self))
 

@@ -22,7 +22,7 @@ from rollout_assets.rollouts.zarr_store.checks.structure import STRUCTURE_CHECKS
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.findings import Finding, Findings, merge_findings
-from rollout_assets.rollouts.zarr_store.open_store import OpenStore, StoreLocation, open_files
+from rollout_assets.rollouts.zarr_store.open_store import StoreLocation, open_files
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, ROLLOUTS, STEPS
 
 CHECKS = tuple(
@@ -68,15 +68,11 @@ def validate_rollout_zarr_store(store_dir: StoreLocation, *, deep: bool = False)
 
     A store that is damaged, even beyond opening, is reported; only a location that does not exist is a ``StoreError``.
     """
-    return _validate(open_files(store_dir)[0], str(store_dir), deep)
+    return validate_files(open_files(store_dir)[0], str(store_dir), deep)
 
 
-def validate_open_store(store: OpenStore, *, deep: bool = False) -> RolloutZarrValidationResult:
+def validate_files(files: StoreFiles, location: str, deep: bool) -> RolloutZarrValidationResult:
     """Validate a store that is already open."""
-    return _validate(store.files, store.location, deep)
-
-
-def _validate(files: StoreFiles, location: str, deep: bool) -> RolloutZarrValidationResult:
     store = StoreUnderCheck(files, deep)
     findings: list[Finding] = []
     for check in (*STRUCTURE_CHECKS, *OWNER_CHECKS, *STEP_CHECKS):

@@ -296,9 +296,8 @@ STRUCTURE_CHECKS: tuple[Callable[[StoreUnderCheck], Findings], ...] = (
 def _content_digest(store: StoreUnderCheck, path: str) -> str | StoreDamaged:
     try:
         array = store.array(path)
-        row_bytes = max(int(np.prod(array.shape[1:])) * array.dtype.itemsize, 1)
         chunk = array.layout.file_rows if array.layout is not None else 1
-        block = max(_HASH_BLOCK_BYTES // row_bytes // chunk, 1) * chunk
+        block = max(_HASH_BLOCK_BYTES // max(array.row_bytes, 1) // chunk, 1) * chunk
         digest = hashlib.sha256()
         for start in range(0, len(array), block):
             rows = array.read(start, start + block, threads=False)

@@ -118,9 +118,8 @@ def _read_all(handle: int, start: int, length: int) -> bytes:
 class BackendFiles:
     """Files behind any Zarr storage backend (fsspec, obstore, memory)."""
 
-    def __init__(self, store: Store, prefix: str = "") -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._prefix = f"{prefix}/" if prefix else ""
 
     def sizes(self) -> dict[str, int]:
         """Every key with its size, one request per file."""
@@ -128,7 +127,7 @@ class BackendFiles:
 
     def size(self, key: str) -> int:
         """Bytes of one object."""
-        return sync(self._store.getsize(self._prefix + key))
+        return sync(self._store.getsize(key))
 
     def read(self, key: str) -> bytes:
         """A whole object."""
@@ -139,11 +138,10 @@ class BackendFiles:
         return self._get(key, RangeByteRequest(start, start + length))
 
     async def _sizes(self) -> dict[str, int]:
-        keys = [key async for key in self._store.list_prefix(self._prefix)]
-        return {key.removeprefix(self._prefix): await self._store.getsize(key) for key in keys}
+        return {key: await self._store.getsize(key) async for key in self._store.list()}
 
     def _get(self, key: str, part: Any) -> bytes:
-        data = sync(self._store.get(self._prefix + key, default_buffer_prototype(), part))
+        data = sync(self._store.get(key, default_buffer_prototype(), part))
         if data is None:
             raise FileNotFoundError(key)
         return data.to_bytes()

@@ -77,7 +77,3 @@ class Table:
     def without_rasters(self) -> Table:
         """This table without its rasters."""
         return self.part([name for name in self.names if name not in self.rasters])
-
-    def row_bytes(self, dims: SelectedDims) -> int:
-        """Bytes of one decoded row."""
-        return sum(column.numpy_dtype.itemsize * int(np.prod(column.resolve(dims))) for column in self.columns)
