@@ -37,7 +37,9 @@ def open_instance(home: Path) -> dg.DagsterInstance:
 
 @contextmanager
 def databases_kept_open(home: Path) -> Iterator[None]:
-    """Hold a connection to each shared SQLite database, which makes many small runs about a second faster each.
+    """Hold a connection to each shared SQLite database, so that many small runs in a row cost less each.
+
+    Measured on two cores: a run of one shard adds 0.73 s instead of 0.81 s to what the shard itself takes.
 
     Dagster opens and closes a connection for every one of about 180 statements of a run. When the last connection to a
     database closes, SQLite copies its write-ahead log into the database and waits for the disk; with ours it never is
