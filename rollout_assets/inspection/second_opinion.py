@@ -176,7 +176,7 @@ class _Naive:
 
     def _cloud(self, sample: VinSample, earlier: list[Float32]) -> Float32:
         """P_t: the root's points and those of every earlier view, each voxel's first point only."""
-        key = (sample.identity.sample_key, b"".join(pose.tobytes() for pose in earlier))
+        key = (sample.actor.identity.sample_key, b"".join(pose.tobytes() for pose in earlier))
         if key not in self._clouds:
             voxel = self.oracle.fusion_voxel_m
             if earlier:
@@ -188,9 +188,9 @@ class _Naive:
 
     def _error(self, stored: StoredRollout, sample: VinSample, earlier: list[Float32], cloud: Float32) -> float:
         views = b"".join(pose.tobytes() for pose in earlier)
-        key = (sample.identity.sample_key, stored.lineage.target_id or "", views)
+        key = (sample.actor.identity.sample_key, stored.lineage.target_id or "", views)
         if key not in self._errors:
-            vertices, faces = self.mesh(sample.identity.scene_id)
+            vertices, faces = self.mesh(sample.actor.identity.scene_id)
             box, margin = self._box(stored, sample), self.oracle.crop_margin_m
             crop = faces[box.contains(vertices, margin)[0][faces].any(axis=1)]
             inside = cloud[box.contains(cloud, margin)[0]]
@@ -203,14 +203,14 @@ class _Naive:
     def _wrong_depth(self, stored: StoredRollout, pose: Float32) -> float:
         """Share of pixels where rendered and brute-force depth disagree."""
         sample = self.sample(stored.lineage.source_sample_key or "")
-        vertices, faces = self.mesh(sample.identity.scene_id)
+        vertices, faces = self.mesh(sample.actor.identity.scene_id)
         limits = self.oracle.znear_m, self.oracle.zfar_m
         slow = tiled_depth(vertices, faces, pose, self._camera(sample), *limits)
         fast = self._rendered(sample, pose)
         return float((np.abs(fast - slow) > DEPTH_TOLERANCE * np.maximum(slow, ERROR_FLOOR_M2)).mean())
 
     def _rendered(self, sample: VinSample, pose: Float32) -> Float32:
-        loaded = self._scenes.find(sample.identity.scene_id)
+        loaded = self._scenes.find(sample.actor.identity.scene_id)
         assert loaded is not None, "a rollout whose mesh is not there is refused before"
         limits = self.oracle.znear_m, self.oracle.zfar_m
         return render_depth(loaded[0].bvh, pose[None], self._camera(sample), *limits).depth_m[0].cpu().numpy()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.poses import Float32
-from rollout_assets.sources.sample import SampleIdentity
+from rollout_assets.sources.layout import IndexRow
 from rollout_assets.targets.reasons import TargetInvalidReason
 
 TargetSource = Literal["detected_obbs", "gt_obbs_oracle"]
@@ -23,7 +23,7 @@ GROUND_TRUTH_SOURCE: TargetSource = "gt_obbs_oracle"
 """Ground-truth boxes; the source of protocol ``v0_gt_input``."""
 
 
-def target_id(identity: SampleIdentity, source: TargetSource, sem_id: int, inst_id: int, source_index: int) -> str:
+def target_id(identity: IndexRow, source: TargetSource, sem_id: int, inst_id: int, source_index: int) -> str:
     """``scene:snippet:source:sem=S:inst=I:idx=K``: unique in a campaign, the same in every run."""
     return f"{identity.scene_id}:{identity.snippet_id}:{source}:sem={sem_id}:inst={inst_id}:idx={source_index}"
 
@@ -48,7 +48,7 @@ class SelectedTarget:
     sample's reference pose. Areas are None without a 2-D box. An explicit target may carry reasons against it.
     """
 
-    identity: SampleIdentity
+    identity: IndexRow
     target_id: str
     source: TargetSource
     source_index: int
@@ -95,7 +95,7 @@ class TargetTable:
     without a 2-D box), pose_reference_object (n, 12). ``reason_bitset`` is exactly VALID where a box is eligible.
     """
 
-    identity: SampleIdentity
+    identity: IndexRow
     source: TargetSource
     source_reasons: tuple[TargetInvalidReason, ...]
     target_id: tuple[str, ...]
