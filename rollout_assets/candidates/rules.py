@@ -13,12 +13,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollout_assets.candidates.reasons import VALID_BITSET, InvalidReason
+from rollout_assets.candidates.reasons import InvalidReason
 from rollout_assets.candidates.shell import CandidateDiagnostics, CandidateShell
 from rollout_assets.config import CandidateRules
 from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.poses import Float32, Float64
 from rollout_assets.geometry.vectors import UNDEFINED, angle_deg, components, dot, heading, length
+from rollout_assets.targets.reasons import collect_reasons
 
 Extent = tuple[Float32, Float32]
 """Lowest and highest corner of an axis-aligned region of the world, (3,) each."""
@@ -52,15 +53,10 @@ class CandidateStates:
 
     def __post_init__(self) -> None:
         n = len(self.reference_world_camera)
-        for name, width in (
-            ("reference_world_camera", 12),
-            ("target_center_world", 3),
-            ("extent_low_world", 3),
-            ("extent_high_world", 3),
-        ):
-            shape = getattr(self, name).shape
-            if shape != (n, width):
-                raise GeometryError(f"{name} must have shape ({n}, {width}), got {shape}")
+        for name, values in vars(self).items():
+            width = 12 if name == "reference_world_camera" else 3
+            if values.shape != (n, width):
+                raise GeometryError(f"{name} must have shape ({n}, {width}), got {values.shape}")
         if not (self.extent_low_world <= self.extent_high_world).all():
             lows, highs = self.extent_low_world.tolist(), self.extent_high_world.tolist()
             raise GeometryError(f"an extent must run from low to high on every axis, got {lows} to {highs}")
@@ -124,13 +120,7 @@ def judge_views(
     failures = [(reason, finite & ~passes(measured, rules)) for reason, passes in RULES]
     failures.append((InvalidReason.POSE_NONFINITE, ~finite))
     failures.append((InvalidReason.CANDIDATE_DUPLICATE, duplicates(pose_world_camera).reshape(-1)))
-    bitset = np.zeros(len(finite), np.uint32)
-    primary = np.full(len(finite), InvalidReason.VALID, np.uint16)
-    for reason, fails in reversed(failures):
-        bitset[fails] |= np.uint32(1 << reason)
-        primary[fails] = reason
-    bitset[bitset == 0] = VALID_BITSET
-    return Verdicts(diagnostics=measured, bitset=bitset, primary=primary)
+    return Verdicts(measured, *collect_reasons(failures, len(finite)))
 
 
 def measure(
@@ -196,15 +186,12 @@ def with_no_hit(shell: CandidateShell, hit_counts: ArrayLike) -> CandidateShell:
     if hits.shape != (len(shell),):
         raise GeometryError(f"hit_counts must have shape ({len(shell)},), got {hits.shape}")
     blind = shell.actor_action_mask & ~(hits > 0)
+    bit, reason = np.uint32(1 << InvalidReason.DEPTH_NO_HIT), np.uint16(InvalidReason.DEPTH_NO_HIT)
     return replace(
         shell,
         actor_action_mask=shell.actor_action_mask & ~blind,
-        invalid_reason_bitset=np.where(blind, 1 << InvalidReason.DEPTH_NO_HIT, shell.invalid_reason_bitset).astype(
-            np.uint32
-        ),
-        primary_invalid_reason=np.where(blind, InvalidReason.DEPTH_NO_HIT, shell.primary_invalid_reason).astype(
-            np.uint16
-        ),
+        invalid_reason_bitset=np.where(blind, bit, shell.invalid_reason_bitset),
+        primary_invalid_reason=np.where(blind, reason, shell.primary_invalid_reason),
     )
 
 

@@ -167,8 +167,8 @@ class VinOfflineStore:
         if not np.isfinite(size).all():
             raise self._damage(row, layout.IMAGE_SIZE, f"is {size.tolist()}, must be finite")
         try:
-            height_px, width_px = map(int, size)
-            return PinholeCamera(*focal.tolist(), *principal.tolist(), height_px, width_px)
+            (fx_px, fy_px), (cx_px, cy_px), (height_px, width_px) = focal.tolist(), principal.tolist(), map(int, size)
+            return PinholeCamera(fx_px, fy_px, cx_px, cy_px, height_px, width_px)
         except ValueError as error:
             raise self._damage(row, layout.FOCAL_LENGTH, str(error)) from None
 
