@@ -13,13 +13,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollout_assets.candidates.reasons import InvalidReason
+from rollout_assets.candidates.reasons import VALID_BITSET, InvalidReason
 from rollout_assets.candidates.shell import CandidateDiagnostics, CandidateShell
 from rollout_assets.config import CandidateRules
 from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.poses import Float32, Float64
 from rollout_assets.geometry.vectors import UNDEFINED, angle_deg, components, dot, heading, length
-from rollout_assets.targets.reasons import collect_reasons
 
 Extent = tuple[Float32, Float32]
 """Lowest and highest corner of an axis-aligned region of the world, (3,) each."""
@@ -120,7 +119,13 @@ def judge_views(
     failures = [(reason, finite & ~passes(measured, rules)) for reason, passes in RULES]
     failures.append((InvalidReason.POSE_NONFINITE, ~finite))
     failures.append((InvalidReason.CANDIDATE_DUPLICATE, duplicates(pose_world_camera).reshape(-1)))
-    return Verdicts(measured, *collect_reasons(failures, len(finite)))
+    bitset = np.zeros(len(finite), np.uint32)
+    primary = np.full(len(finite), InvalidReason.VALID, np.uint16)
+    for reason, fails in reversed(failures):
+        bitset[fails] |= np.uint32(1 << reason)
+        primary[fails] = reason
+    bitset[bitset == 0] = VALID_BITSET
+    return Verdicts(diagnostics=measured, bitset=bitset, primary=primary)
 
 
 def measure(

@@ -163,7 +163,7 @@ class StateSource:
 def batch_of(
     source: StateSource, columns: Columns, unit_starts: NDArray[np.int64], loaded: Mapping[UnitKey, UnitDepth]
 ) -> QHBatch:
-    """States as a batch. A history comes from the loaded depth images of their units, which begin at ``unit_starts``."""
+    """States as a batch; a history comes from the loaded depth images of the units that begin at ``unit_starts``."""
     if not source.history:
         return to_batch(columns)
     store_index, states = columns["store_index"], columns["state_step_row_id"]

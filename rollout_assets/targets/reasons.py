@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import IntEnum
-
-import numpy as np
-from numpy.typing import NDArray
 
 
 class TargetInvalidReason(IntEnum):
@@ -31,18 +27,3 @@ TARGET_INVALID_REASON_CODES: dict[str, int] = {reason.name: int(reason) for reas
 
 TARGET_INVALID_REASON_VERSION = "target-selection-invalidity-v1"
 """Version label of ``TARGET_INVALID_REASON_CODES``."""
-
-
-def collect_reasons(
-    failures: Sequence[tuple[IntEnum, NDArray[np.bool_]]], rows: int
-) -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:
-    """The bits of every failure, and each row's first failure in the order given; both VALID where nothing fails.
-
-    Targets and candidates number their reasons alike: VALID is bit 0.
-    """
-    bitset, primary = np.zeros(rows, np.uint32), np.zeros(rows, np.uint16)
-    for reason, fails in reversed(failures):
-        bitset[fails] |= np.uint32(1 << reason)
-        primary[fails] = reason
-    bitset[bitset == 0] = 1
-    return bitset, primary

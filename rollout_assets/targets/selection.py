@@ -20,7 +20,7 @@ from rollout_assets.geometry.boxes import BB2, BB3, POSE, OrientedBoxes, is_padd
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import Float32, Float64, compose, inverse
 from rollout_assets.sources.sample import BoxSet, VinActor, VinTruth
-from rollout_assets.targets.reasons import TargetInvalidReason, collect_reasons
+from rollout_assets.targets.reasons import TargetInvalidReason
 from rollout_assets.targets.table import (
     DETECTED_SOURCE,
     GROUND_TRUTH_SOURCE,
@@ -182,7 +182,7 @@ def _describe(
                 config.require_projection & (area < config.min_projected_area_px),
             ),
         )
-    bitset, primary = collect_reasons(failures, len(boxes))
+    bitset, primary = _verdict(failures, len(boxes))
     ids = zip(boxes.sem_id, boxes.inst_id, boxes.source_index, strict=True)
     return TargetTable(
         identity=actor.identity,
@@ -208,6 +208,19 @@ def _describe(
         reason_bitset=bitset,
         primary_reason=primary,
     )
+
+
+def _verdict(
+    failures: Sequence[tuple[TargetInvalidReason, NDArray[np.bool_]]], n: int
+) -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:
+    """Bits of every failure, and the first failure of each row in the order given."""
+    bitset = np.zeros(n, np.uint32)
+    primary = np.full(n, TargetInvalidReason.VALID, np.uint16)
+    for reason, fails in reversed(failures):
+        bitset[fails] |= np.uint32(1 << reason)
+        primary[fails] = reason
+    bitset[bitset == 0] = 1 << TargetInvalidReason.VALID
+    return bitset, primary
 
 
 def points_inside(boxes: OrientedBoxes, points_world: Float32) -> NDArray[np.int32]:
