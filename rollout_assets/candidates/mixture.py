@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,10 +70,10 @@ def generate_candidates(
     if not requests:
         return ()
     states = CandidateStates(
-        reference_world_camera=np.stack([np.asarray(r.reference_pose_world_camera, np.float64) for r in requests]),
-        target_center_world=np.stack([np.asarray(r.target_center_world, np.float64) for r in requests]),
-        extent_low_world=np.stack([np.asarray(r.extent[0], np.float64) for r in requests]),
-        extent_high_world=np.stack([np.asarray(r.extent[1], np.float64) for r in requests]),
+        reference_world_camera=np.array([request.reference_pose_world_camera for request in requests], np.float64),
+        target_center_world=np.array([request.target_center_world for request in requests], np.float64),
+        extent_low_world=np.array([request.extent[0] for request in requests], np.float64),
+        extent_high_world=np.array([request.extent[1] for request in requests], np.float64),
     )
     layout = ShellLayout.of(config)
     shape = (config.num_candidates, DRAWS_PER_CANDIDATE)
@@ -103,11 +103,10 @@ def _shells(poses: Float32, layout: ShellLayout, verdicts: Verdicts) -> Iterator
     """Cut flat verdicts into shells. Each owns its arrays, so that a kept shell does not keep its siblings alive."""
     n, k = poses.shape[:2]
     probability = np.full(k, 1.0 / k, np.float32)
-    names = [field.name for field in fields(CandidateDiagnostics)]
     for state in range(n):
         rows = slice(state * k, (state + 1) * k)
-        bitset = verdicts.bitset[rows].copy()
         primary = verdicts.primary[rows].copy()
+        measured = {name: values[rows].copy() for name, values in vars(verdicts.diagnostics).items()}
         yield CandidateShell(
             pose_world_camera=poses[state].copy(),
             position_id=layout.position_id,
@@ -115,9 +114,7 @@ def _shells(poses: Float32, layout: ShellLayout, verdicts: Verdicts) -> Iterator
             mixture_id=layout.mixture_id,
             sampler_probability=probability,
             actor_action_mask=primary == 0,
-            invalid_reason_bitset=bitset,
+            invalid_reason_bitset=verdicts.bitset[rows].copy(),
             primary_invalid_reason=primary,
-            diagnostics=CandidateDiagnostics(
-                **{name: getattr(verdicts.diagnostics, name)[rows].copy() for name in names}
-            ),
+            diagnostics=CandidateDiagnostics(**measured),
         )

@@ -52,15 +52,10 @@ class CandidateStates:
 
     def __post_init__(self) -> None:
         n = len(self.reference_world_camera)
-        for name, width in (
-            ("reference_world_camera", 12),
-            ("target_center_world", 3),
-            ("extent_low_world", 3),
-            ("extent_high_world", 3),
-        ):
-            shape = getattr(self, name).shape
-            if shape != (n, width):
-                raise GeometryError(f"{name} must have shape ({n}, {width}), got {shape}")
+        for name, values in vars(self).items():
+            width = 12 if name == "reference_world_camera" else 3
+            if values.shape != (n, width):
+                raise GeometryError(f"{name} must have shape ({n}, {width}), got {values.shape}")
         if not (self.extent_low_world <= self.extent_high_world).all():
             lows, highs = self.extent_low_world.tolist(), self.extent_high_world.tolist()
             raise GeometryError(f"an extent must run from low to high on every axis, got {lows} to {highs}")
@@ -196,15 +191,12 @@ def with_no_hit(shell: CandidateShell, hit_counts: ArrayLike) -> CandidateShell:
     if hits.shape != (len(shell),):
         raise GeometryError(f"hit_counts must have shape ({len(shell)},), got {hits.shape}")
     blind = shell.actor_action_mask & ~(hits > 0)
+    bit, reason = np.uint32(1 << InvalidReason.DEPTH_NO_HIT), np.uint16(InvalidReason.DEPTH_NO_HIT)
     return replace(
         shell,
         actor_action_mask=shell.actor_action_mask & ~blind,
-        invalid_reason_bitset=np.where(blind, 1 << InvalidReason.DEPTH_NO_HIT, shell.invalid_reason_bitset).astype(
-            np.uint32
-        ),
-        primary_invalid_reason=np.where(blind, InvalidReason.DEPTH_NO_HIT, shell.primary_invalid_reason).astype(
-            np.uint16
-        ),
+        invalid_reason_bitset=np.where(blind, bit, shell.invalid_reason_bitset),
+        primary_invalid_reason=np.where(blind, reason, shell.primary_invalid_reason),
     )
 
 

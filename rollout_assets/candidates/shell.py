@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,14 +75,9 @@ class CandidateShell:
 
     def __post_init__(self) -> None:
         k = len(self.pose_world_camera)
-        columns = [field.name for field in fields(self) if field.name != "diagnostics"]
-        for owner, names in (
-            (self, columns),
-            (self.diagnostics, [field.name for field in fields(CandidateDiagnostics)]),
-        ):
-            for name in names:
-                if len(getattr(owner, name)) != k:
-                    raise GeometryError(f"shell column {name} has {len(getattr(owner, name))} rows, expected {k}")
+        for name, values in (vars(self) | vars(self.diagnostics)).items():
+            if name != "diagnostics" and len(values) != k:
+                raise GeometryError(f"shell column {name} has {len(values)} rows, expected {k}")
 
     def __len__(self) -> int:
         return len(self.pose_world_camera)

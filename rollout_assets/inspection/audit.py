@@ -7,26 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from rollout_assets.inspection import decode
 from rollout_assets.inspection.context import candidate_span, rollout_context
-from rollout_assets.inspection.decode import (
-    decode_invalid_reason,
-    decode_position_id,
-    decode_reason_bitset,
-    decode_strategy_id,
-    decode_target_invalid_reason,
-    decode_target_reason_bitset,
-    named,
-)
+from rollout_assets.inspection.decode import named
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-from rollout_assets.rollouts.zarr_store.schema import (
-    CANDIDATE_DIAGNOSTICS,
-    CANDIDATES,
-    DIAGNOSTIC_COLUMNS,
-    TARGETS,
-)
+from rollout_assets.rollouts.zarr_store.schema import CANDIDATE_DIAGNOSTICS, CANDIDATES, DIAGNOSTIC_COLUMNS, TARGETS
 
 _CONTEXT = ("scene", "snippet", "split", "rollout_id", "recipe", "policy", "target_row_id", "target_id", "target_class")
-_SHOWN = [name for name in CANDIDATES.names if name not in ("pose_relative_root",)]
+_SHOWN = [name for name in CANDIDATES.names if name != "pose_relative_root"]
 
 _IDS = ("candidate_row_id", "step_row_id", "rollout_row_id", "step_index", "shell_index")
 _SELECTED_LABELS = (
@@ -56,13 +44,13 @@ def candidate_audit_rows(
     candidates = reader.table("candidates", columns=_SHOWN, decode=True, start=rows.start, stop=rows.stop)
     diagnostics = reader.table("candidate_diagnostics", columns=DIAGNOSTIC_COLUMNS, start=rows.start, stop=rows.stop)
     candidates = candidates.with_columns(
-        named(candidates["primary_invalid_reason"], decode_invalid_reason).alias("reason"),
-        named(candidates["invalid_reason_bitset"], decode_reason_bitset).alias("all_reasons"),
+        named(candidates["primary_invalid_reason"], decode.decode_invalid_reason).alias("reason"),
+        named(candidates["invalid_reason_bitset"], decode.decode_reason_bitset).alias("all_reasons"),
         *camera_centre("pose_world_cam"),
     ).rename({"score_source_id": "score_source"})
     context = rollout_context(reader).select("rollout_row_id", *_CONTEXT)
     joined = with_names(candidates).join(context, on="rollout_row_id", how="left", maintain_order="left")
-    return joined.hstack(diagnostics.get_columns()).select(*_order(), *DIAGNOSTIC_COLUMNS, *_CENTRE)
+    return joined.hstack(diagnostics.get_columns()).select(*_ORDER, *DIAGNOSTIC_COLUMNS, *_CENTRE)
 
 
 def target_audit_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
@@ -72,8 +60,8 @@ def target_audit_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
     """
     targets = reader.table("targets", columns=TARGETS.names, decode=True)
     targets = targets.with_columns(
-        named(targets["target_primary_invalid_reason"], decode_target_invalid_reason).alias("reason"),
-        named(targets["target_invalid_reason_bitset"], decode_target_reason_bitset).alias("all_reasons"),
+        named(targets["target_primary_invalid_reason"], decode.decode_target_invalid_reason).alias("reason"),
+        named(targets["target_invalid_reason_bitset"], decode.decode_target_reason_bitset).alias("all_reasons"),
     ).rename({name: name.removesuffix("_id") for name in _DECODED_TARGET_COLUMNS})
     sources = reader.table(
         "sources", columns=("source_row_id", "sample_index", "sample_key_id", "scene_id", "split_id"), decode=True
@@ -100,8 +88,8 @@ def selected_rows(
 def with_names(frame: pl.DataFrame) -> pl.DataFrame:
     """Position and orientation ids replaced by ``position`` and ``strategy``."""
     return frame.with_columns(
-        named(frame["position_id"], decode_position_id).alias("position"),
-        named(frame["strategy_id"], decode_strategy_id).alias("strategy"),
+        named(frame["position_id"], decode.decode_position_id).alias("position"),
+        named(frame["strategy_id"], decode.decode_strategy_id).alias("strategy"),
     ).drop("position_id", "strategy_id")
 
 
@@ -126,6 +114,4 @@ _REPLACED = {
 }
 """Stored column -> what stands in its place in an audit row."""
 
-
-def _order() -> list[str]:
-    return [shown for name in _SHOWN for shown in _REPLACED.get(name, (name,))]
+_ORDER = [shown for name in _SHOWN for shown in _REPLACED.get(name, (name,))]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -51,8 +52,7 @@ def selected_depth_summary_rows(reader: RolloutZarrStoreReader, limit: int | Non
         valid = reader.row_array(SELECTED_DEPTH.path("valid_mask")).read(start, stop, threads=False)
         return [_summary(row, depth[row - start], valid[row - start], far_m) for row in rows.tolist()]
 
-    lines = [line for block in _over_blocks(reader, rows, summarise) for line in block]
-    frame = pl.DataFrame(lines, schema=_SUMMARY)
+    frame = pl.DataFrame(_over_blocks(reader, rows, summarise), schema=_SUMMARY)
     owner = reader.table("steps", columns=("step_row_id", "rollout_row_id", "step_index", "selected_candidate_row_id"))
     return owner.join(frame, on="step_row_id", how="inner", maintain_order="left")
 
@@ -80,8 +80,8 @@ def selected_depth_extremes(reader: RolloutZarrStoreReader, limit: int | None = 
             for row in rows.tolist()
         ]
 
-    lines = [line for block in _over_blocks(reader, rows, measure) for line in block]
-    frame = pl.DataFrame(lines, schema=dict.fromkeys(("step_row_id", "valid", "far", "pixels"), pl.Int64), orient="row")
+    schema = dict.fromkeys(("step_row_id", "valid", "far", "pixels"), pl.Int64)
+    frame = pl.DataFrame(_over_blocks(reader, rows, measure), schema=schema, orient="row")
     return frame.select(
         "step_row_id",
         (pl.col("valid") / pl.col("pixels")).alias("valid_fraction"),
@@ -118,27 +118,18 @@ def selected_depth_preview(
     )
 
 
-_SUMMARY = {
-    "step_row_id": pl.Int64,
-    "valid_fraction": pl.Float64,
-    "far_fraction": pl.Float64,
-    "depth_min_m": pl.Float64,
-    "depth_median_m": pl.Float64,
-    "depth_max_m": pl.Float64,
-}
+_FRACTIONS, _DEPTHS = ("valid_fraction", "far_fraction"), ("depth_min_m", "depth_median_m", "depth_max_m")
+_SUMMARY = {"step_row_id": pl.Int64} | dict.fromkeys((*_FRACTIONS, *_DEPTHS), pl.Float64)
 
 
 def _summary(row: int, depth: NDArray[np.float16], valid: NDArray[np.bool_], far_m: float) -> dict[str, Any]:
     seen = depth[valid].astype(np.float32)
-    some = len(seen) > 0
-    return {
-        "step_row_id": row,
-        "valid_fraction": float(valid.mean()),
-        "far_fraction": float((seen >= np.float16(far_m)).mean()) if some else None,
-        "depth_min_m": float(seen.min()) if some else None,
-        "depth_median_m": float(np.median(seen)) if some else None,
-        "depth_max_m": float(seen.max()) if some else None,
-    }
+    line = {"step_row_id": row, "valid_fraction": float(valid.mean())}
+    if not len(seen):
+        return line
+    least, median, most = float(seen.min()), float(np.median(seen)), float(seen.max())
+    far = float((seen >= np.float16(far_m)).mean())
+    return line | {"far_fraction": far, "depth_min_m": least, "depth_median_m": median, "depth_max_m": most}
 
 
 def _far_m(reader: RolloutZarrStoreReader) -> float:
@@ -161,9 +152,9 @@ def _spread(rows: NDArray[np.int64], limit: int | None) -> NDArray[np.int64]:
 
 
 def _over_blocks(
-    reader: RolloutZarrStoreReader, rows: NDArray[np.int64], work: Callable[[int, int, NDArray[np.int64]], Any]
+    reader: RolloutZarrStoreReader, rows: NDArray[np.int64], work: Callable[[int, int, NDArray[np.int64]], list[Any]]
 ) -> list[Any]:
-    """``work(start, stop, rows)`` over the chunks that hold some of the rows, on all cores, in order."""
+    """The lines of ``work(start, stop, rows)`` over the chunks that hold some of the rows, on all cores, in order."""
     if not len(rows):
         return []
     array = reader.row_array(SELECTED_DEPTH.path("depth_m"))
@@ -171,8 +162,8 @@ def _over_blocks(
     chunks = rows // chunk
     groups = np.split(rows, np.flatnonzero(np.diff(chunks)) + 1)
 
-    def work_on(group: NDArray[np.int64]) -> Any:
+    def work_on(group: NDArray[np.int64]) -> list[Any]:
         start = int(group[0]) // chunk * chunk
         return work(start, min(start + chunk, len(array)), group)
 
-    return list(decoding_threads().map(work_on, groups))
+    return list(chain.from_iterable(decoding_threads().map(work_on, groups)))

@@ -18,18 +18,10 @@ from rollout_assets.errors import StoreError
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.open_store import decoded_series
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-from rollout_assets.rollouts.zarr_store.schema import (
-    CANDIDATE_DIAGNOSTICS,
-    CANDIDATES,
-    LINEAGE,
-    ROLLOUTS,
-    SELECTED_DEPTH,
-    SOURCES,
-    STEPS,
-    TARGETS,
-)
+from rollout_assets.rollouts.zarr_store.schema import STEPS, TABLES
 
-COMPARED = (SOURCES, TARGETS, ROLLOUTS, LINEAGE, STEPS, CANDIDATES, CANDIDATE_DIAGNOSTICS, SELECTED_DEPTH)
+_CHAINS = ("rollouts", "lineage", "steps", "candidates", "candidate_diagnostics", "selected_depth")
+COMPARED = tuple(TABLES[name] for name in ("sources", "targets", *_CHAINS))
 """Tables that are compared; ``q_h`` is derived from them and the validator holds it against them."""
 
 LOCAL_COLUMNS = frozenset(
@@ -88,7 +80,7 @@ class StorePart:
     @classmethod
     def whole(cls, reader: RolloutZarrStoreReader) -> StorePart:
         """Every row."""
-        sources, targets, rollouts = (np.arange(reader.num_rows(t.name)) for t in (SOURCES, TARGETS, ROLLOUTS))
+        sources, targets, rollouts = (np.arange(reader.num_rows(table)) for table in ("sources", "targets", "rollouts"))
         return cls.of(reader, sources, targets, rollouts)
 
     @classmethod
@@ -232,13 +224,13 @@ def _columns(
 
 @dataclass
 class _Tally:
-    """Differences of one column, added up over blocks of rows."""
+    """Differences of one column, added up over blocks of rows; its fields are the columns of ``DIFFERENCES``."""
 
     table: str
     column: str
     compared: int
     rows: int = 0
-    largest: float | None = None
+    max_abs_difference: float | None = None
     first: int = -1
     what: str = "value"
     value_a: str = ""
@@ -258,7 +250,8 @@ class _Tally:
             self._note(differs, start, *_shown(a[at], b[at], wrong[at]), "value")
             if a.dtype.kind in "iuf":
                 gaps = np.abs(a[wrong].astype(np.float64) - b[wrong].astype(np.float64))
-                self.largest = max(float(gaps[np.isfinite(gaps)].max(initial=0.0)), self.largest or 0.0)
+                widest = float(gaps[np.isfinite(gaps)].max(initial=0.0))
+                self.max_abs_difference = max(widest, self.max_abs_difference or 0.0)
 
     def _note(self, differs: NDArray[np.bool_], start: int, value_a: str, value_b: str, what: str) -> None:
         if self.first < 0:
@@ -269,17 +262,7 @@ class _Tally:
     def line(self, names: pl.Series, rows: NDArray[np.int64]) -> dict[str, Any] | None:
         if not self.rows:
             return None
-        return {
-            "table": self.table,
-            "column": self.column,
-            "what": self.what,
-            "rows": self.rows,
-            "compared": self.compared,
-            "max_abs_difference": self.largest,
-            "first": place(names, int(rows[self.first])),
-            "value_a": self.value_a,
-            "value_b": self.value_b,
-        }
+        return vars(self) | {"first": place(names, int(rows[self.first]))}
 
 
 def _same_bits(a: NDArray[Any], b: NDArray[Any]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +79,7 @@ def explain(reader: RolloutZarrStoreReader, candidate_row_id: int) -> Explanatio
     rules = _verdicts(row, campaign.candidates.rules if campaign is not None and confirmed else None)
     errors = _errors(row, _root_error(reader, rollout.first_step_row_id))
     about = generation(reader)
+    lineage, runtime = rollout.lineage, about.get("runtime", {})
     return Explanation(
         candidate_row_id=candidate_row_id,
         story=tuple(_story(row, rules, errors, shell["target_root_gain"].to_numpy(), rollout.lineage)),
@@ -88,114 +88,76 @@ def explain(reader: RolloutZarrStoreReader, candidate_row_id: int) -> Explanatio
         errors=errors,
         target=_plain(target),
         source={
-            "sample_key": rollout.lineage.source_sample_key,
-            "sample_index": rollout.lineage.source_sample_index,
-            "source_shard": rollout.lineage.source_shard_id,
-            "source_shard_row": rollout.lineage.source_shard_row,
-            "source_manifest_hash": rollout.lineage.source_offline_store_manifest_hash,
-            "split": rollout.lineage.split,
-            "split_manifest_hash": rollout.lineage.split_manifest_hash,
+            "sample_key": lineage.source_sample_key,
+            "sample_index": lineage.source_sample_index,
+            "source_shard": lineage.source_shard_id,
+            "source_shard_row": lineage.source_shard_row,
+            "source_manifest_hash": lineage.source_offline_store_manifest_hash,
+            "split": lineage.split,
+            "split_manifest_hash": lineage.split_manifest_hash,
         },
-        hashes=_hashes(rollout.lineage),
+        hashes={
+            "mesh": lineage.mesh_version,
+            "candidate_config": lineage.candidate_config_hash,
+            "oracle_config": lineage.oracle_config_hash,
+            "rollout_config": lineage.rollout_config_hash,
+            "selection_rng_state": lineage.selection_rng_state_hash,
+            "random_seed": None if lineage.random_seed is None else str(lineage.random_seed),
+        },
         config={name: {key: recorded[key] for key in keys} for name, keys in SECTIONS.items() if recorded},
         config_confirmed=confirmed,
         made_by={
             "created_at_utc": reader.attributes.get("created_at_utc"),
-            "commit": about.get("runtime", {}).get("git", {}).get("commit"),
-            "dirty": about.get("runtime", {}).get("git", {}).get("dirty"),
-            "packages": about.get("runtime", {}).get("packages"),
+            "commit": runtime.get("git", {}).get("commit"),
+            "dirty": runtime.get("git", {}).get("dirty"),
+            "packages": runtime.get("packages"),
             "argv": about.get("invocation", {}).get("argv"),
         },
     )
 
 
-def _hashes(lineage: RolloutLineage) -> dict[str, str | None]:
-    return {
-        "mesh": lineage.mesh_version,
-        "candidate_config": lineage.candidate_config_hash,
-        "oracle_config": lineage.oracle_config_hash,
-        "rollout_config": lineage.rollout_config_hash,
-        "selection_rng_state": lineage.selection_rng_state_hash,
-        "random_seed": None if lineage.random_seed is None else str(lineage.random_seed),
-    }
-
-
-_Limit = Callable[[CandidateRules], str]
-_RULES: tuple[tuple[str, InvalidReason, str, str, _Limit], ...] = (
-    ("free space", InvalidReason.POSE_OUT_OF_EXTENT, "free_space_margin_m", "m", lambda _: ">= 0 m"),
-    ("step", InvalidReason.SAMPLER_RULE_REJECTED, "motion_step_length_m", "m", lambda r: f"<= {r.max_step_m:g} m"),
-    (
-        "height change",
-        InvalidReason.SAMPLER_RULE_REJECTED,
-        "motion_height_delta_m",
-        "m",
-        lambda r: f"within ±{r.max_height_delta_m:g} m",
-    ),
-    (
-        "backward step",
-        InvalidReason.SAMPLER_RULE_REJECTED,
-        "motion_backward_step_m",
-        "m",
-        lambda r: f"<= {r.max_backward_m:g} m",
-    ),
-    (
-        "yaw change",
-        InvalidReason.SAMPLER_RULE_REJECTED,
-        "motion_yaw_delta_deg",
-        "deg",
-        lambda r: f"<= {r.max_yaw_deg:g} deg",
-    ),
-    (
-        "distance to mesh",
-        InvalidReason.CLEARANCE_TOO_SMALL,
-        "mesh_distance_m",
-        "m",
-        lambda r: f"> {r.min_mesh_distance_m:g} m",
-    ),
+_RULES: tuple[tuple[str, InvalidReason, str, str, str | None], ...] = (
+    ("free space", InvalidReason.POSE_OUT_OF_EXTENT, "free_space_margin_m", ">= ", None),
+    ("step", InvalidReason.SAMPLER_RULE_REJECTED, "motion_step_length_m", "<= ", "max_step_m"),
+    ("height change", InvalidReason.SAMPLER_RULE_REJECTED, "motion_height_delta_m", "within ±", "max_height_delta_m"),
+    ("backward step", InvalidReason.SAMPLER_RULE_REJECTED, "motion_backward_step_m", "<= ", "max_backward_m"),
+    ("yaw change", InvalidReason.SAMPLER_RULE_REJECTED, "motion_yaw_delta_deg", "<= ", "max_yaw_deg"),
+    ("distance to mesh", InvalidReason.CLEARANCE_TOO_SMALL, "mesh_distance_m", "> ", "min_mesh_distance_m"),
     (
         "clearance of the path",
         InvalidReason.PATH_SEGMENT_COLLISION,
         "path_min_clearance_m",
-        "m",
-        lambda r: f">= {r.min_path_clearance_m:g} m",
+        ">= ",
+        "min_path_clearance_m",
     ),
 )
-"""Rule, the reason it gives, what it looks at, and its limit in words."""
+"""Rule, the reason it gives, what it looks at, how that is compared, and with which limit of the rules (None: 0)."""
 
-_UNMEASURED = (
-    ("finite pose", InvalidReason.POSE_NONFINITE, "camera_x_m"),
-    ("no duplicate", InvalidReason.CANDIDATE_DUPLICATE, None),
-    ("hits something", InvalidReason.DEPTH_NO_HIT, None),
-)
+_UNMEASURED = {
+    "finite pose": InvalidReason.POSE_NONFINITE,
+    "no duplicate": InvalidReason.CANDIDATE_DUPLICATE,
+    "hits something": InvalidReason.DEPTH_NO_HIT,
+}
 
 
 def _verdicts(row: dict[str, Any], rules: CandidateRules | None) -> tuple[RuleVerdict, ...]:
     """Every rule with its measure. Of the four motion rules that share a bit, the measure decides which one failed."""
     bits = int(row["invalid_reason_bitset"])
     verdicts = []
-    for name, reason, column, unit, limit in _RULES:
+    for name, reason, column, relation, field in _RULES:
         failed = bool(bits >> reason & 1)
-        if failed and reason == InvalidReason.SAMPLER_RULE_REJECTED and rules is not None:
-            failed = not _motion_passes(column, row[column], rules)
-        verdicts.append(
-            RuleVerdict(
-                name, reason.name, f"{row[column]:.4f} {unit}", None if rules is None else limit(rules), not failed
-            )
-        )
-    for name, reason, _ in _UNMEASURED:
+        unit = column.rsplit("_", 1)[1]
+        limit = None
+        if rules is not None:
+            value = getattr(rules, field) if field else 0.0
+            limit = f"{relation}{value:g} {unit}"
+            if failed and reason == InvalidReason.SAMPLER_RULE_REJECTED:
+                failed = not np.abs(np.float32(row[column])) <= np.float32(value)
+        verdicts.append(RuleVerdict(name, reason.name, f"{row[column]:.4f} {unit}", limit, not failed))
+    for name, reason in _UNMEASURED.items():
         failed = bool(bits >> reason & 1)
         verdicts.append(RuleVerdict(name, reason.name, "no" if failed else "yes", "yes", not failed))
     return tuple(verdicts)
-
-
-def _motion_passes(column: str, value: float, rules: CandidateRules) -> bool:
-    limits = {
-        "motion_step_length_m": rules.max_step_m,
-        "motion_height_delta_m": rules.max_height_delta_m,
-        "motion_backward_step_m": rules.max_backward_m,
-        "motion_yaw_delta_deg": rules.max_yaw_deg,
-    }
-    return bool(np.abs(np.float32(value)) <= np.float32(limits[column]))
 
 
 def _root_error(reader: RolloutZarrStoreReader, first_step_row_id: int) -> float | None:

@@ -13,13 +13,8 @@ import polars as pl
 
 from rollout_assets.errors import StoreError
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.rollouts.zarr_store import schema
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-from rollout_assets.rollouts.zarr_store.schema import (
-    CANDIDATES,
-    ROLLOUT_ZARR_SCHEMA_ID,
-    ROLLOUT_ZARR_SCHEMA_VERSION,
-    ROLLOUTS,
-)
 
 GROUP_FILE = "zarr.json"
 """What makes a directory a Zarr group."""
@@ -96,8 +91,8 @@ def _row(path: str, validate: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"path": path}
     try:
         reader = RolloutZarrStoreReader(path)
-        row |= _storage(reader)
-        row |= _schema(reader)
+        sizes = reader.files.sizes()
+        row |= {"bytes": sum(sizes.values()), "files": len(sizes)} | _schema(reader)
         if row["status"] == "current":
             row |= _validation(reader) if validate else {}
             row |= _contents(reader)
@@ -107,13 +102,13 @@ def _row(path: str, validate: bool) -> dict[str, Any]:
 
 
 def _schema(reader: RolloutZarrStoreReader) -> dict[str, Any]:
-    attributes = reader.attributes
-    schema, version = attributes.get("schema_id"), attributes.get("schema_version")
-    row: dict[str, Any] = {"schema_id": _text(schema), "schema_version": _text(version), "status": "current"}
-    if schema != ROLLOUT_ZARR_SCHEMA_ID:
-        row |= {"status": "stale", "problem": f"schema is {schema!r}, not {ROLLOUT_ZARR_SCHEMA_ID!r}"}
-    elif version != ROLLOUT_ZARR_SCHEMA_VERSION:
-        row |= {"status": "stale", "problem": f"schema version is {version!r}, not {ROLLOUT_ZARR_SCHEMA_VERSION!r}"}
+    name, version = reader.attributes.get("schema_id"), reader.attributes.get("schema_version")
+    row: dict[str, Any] = {"schema_id": _text(name), "schema_version": _text(version), "status": "current"}
+    if name != schema.ROLLOUT_ZARR_SCHEMA_ID:
+        row |= {"status": "stale", "problem": f"schema is {name!r}, not {schema.ROLLOUT_ZARR_SCHEMA_ID!r}"}
+    elif version != schema.ROLLOUT_ZARR_SCHEMA_VERSION:
+        current = schema.ROLLOUT_ZARR_SCHEMA_VERSION
+        row |= {"status": "stale", "problem": f"schema version is {version!r}, not {current!r}"}
     return row
 
 
@@ -134,11 +129,11 @@ def _contents(reader: RolloutZarrStoreReader) -> dict[str, Any]:
         for table in ("sources", "targets", "rollouts", "steps", "candidates"):
             row[table] = reader.num_rows(table)
         for column, mask in _MASKS.items():
-            values = reader.array(CANDIDATES.path(mask))
+            values = reader.array(schema.CANDIDATES.path(mask))
             row[column] = float(values.mean()) if len(values) else None
         policies = reader.table("rollouts", columns=("policy_id",), decode=True)["policy_id"]
         row["policies"] = ", ".join(sorted(policies.unique().drop_nulls().to_list()))
-        horizons = pl.Series(reader.array(ROLLOUTS.path("horizon"))).unique().sort()
+        horizons = pl.Series(reader.array(schema.ROLLOUTS.path("horizon"))).unique().sort()
         row["horizons"] = ", ".join(str(horizon) for horizon in horizons.to_list())
         row |= _lineage(reader.sidecar_manifest())
     except StoreError as error:
@@ -149,20 +144,9 @@ def _contents(reader: RolloutZarrStoreReader) -> dict[str, Any]:
 def _lineage(manifest: dict[str, Any]) -> dict[str, Any]:
     hashes = manifest.get("config_hashes", {})
     git = manifest.get("generation", {}).get("runtime", {}).get("git", {})
-    named = {
-        "candidate_config_hash": "candidate",
-        "oracle_config_hash": "oracle",
-        "rollout_config_hash": "rollout",
-        "source_manifest_hash": "source_manifest",
-    }
-    row: dict[str, Any] = {column: ", ".join(hashes.get(name, [])) for column, name in named.items()}
-    row["commit"] = git.get("commit")
-    return row
-
-
-def _storage(reader: RolloutZarrStoreReader) -> dict[str, int]:
-    sizes = reader.files.sizes()
-    return {"bytes": sum(sizes.values()), "files": len(sizes)}
+    columns = {f"{name}_config_hash": name for name in ("candidate", "oracle", "rollout")}
+    columns["source_manifest_hash"] = "source_manifest"
+    return {column: ", ".join(hashes.get(name, [])) for column, name in columns.items()} | {"commit": git.get("commit")}
 
 
 _MASKS = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -43,9 +45,8 @@ def _pairs(
     order = np.lexsort((x, steps))
     steps, x = steps[order], x[order]
     open_rows = np.arange(len(order))
-    pairs: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] = []
-    shift = 1
-    while len(open_rows):
+    pairs = []
+    for shift in itertools.count(1):
         open_rows = open_rows[open_rows + shift < len(order)]
         after = open_rows + shift
         reachable = (steps[after] == steps[open_rows]) & (x[after] - x[open_rows] <= max_distance_m)
@@ -57,9 +58,7 @@ def _pairs(
         angle = np.degrees(2.0 * np.arcsin(np.clip(chord, 0.0, 1.0)))
         near = (distance <= max_distance_m) & (angle <= max_angle_deg)
         pairs.append((a[near], b[near], distance[near], angle[near]))
-        shift += 1
-    empty = np.zeros(0, np.int64)
-    if not pairs:
-        return empty, empty, np.zeros(0), np.zeros(0)
+        if not len(open_rows):
+            break
     first, second, distances, angles = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     return first, second, distances, angles

@@ -19,17 +19,6 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """Hash -> the parts of a campaign that it covers."""
 
-_LINEAGE_FIELD = {
-    "candidate": "candidate_config_hash",
-    "oracle": "oracle_config_hash",
-    "rollout": "rollout_config_hash",
-}
-_DEPTH_ATTRIBUTES = {
-    "enabled": "selected_depth_enabled",
-    "width_px": "selected_depth_width_px",
-    "height_px": "selected_depth_height_px",
-}
-
 
 def generation(reader: RolloutZarrStoreReader) -> dict[str, Any]:
     """The manifest's ``generation`` section; empty when there is none."""
@@ -54,7 +43,7 @@ def recorded_campaign(reader: RolloutZarrStoreReader) -> CampaignConfig | None:
 def differing_hashes(lineage: RolloutLineage, campaign: CampaignConfig) -> list[str]:
     """Names of the hashes that a lineage and a campaign do not share."""
     own = campaign.hashes()
-    return [name for name, field in _LINEAGE_FIELD.items() if getattr(lineage, field) != own[name]]
+    return [name for name in SECTIONS if getattr(lineage, f"{name}_config_hash") != own[name]]
 
 
 def refuse_other_campaign(reader: RolloutZarrStoreReader, lineage: RolloutLineage, campaign: CampaignConfig) -> None:
@@ -63,13 +52,13 @@ def refuse_other_campaign(reader: RolloutZarrStoreReader, lineage: RolloutLineag
     recorded = recorded_campaign(reader)
     problems = []
     for name in wrong:
-        stored, own = getattr(lineage, _LINEAGE_FIELD[name]), campaign.hashes()[name]
+        stored, own = getattr(lineage, f"{name}_config_hash"), campaign.hashes()[name]
         keys = [] if recorded is None else list(_different_keys(recorded, campaign, SECTIONS[name]))
         detail = "; ".join(keys) if keys else f"the store says {str(stored)[:12]}, the campaign has {own[:12]}"
         problems.append(f"{name} config ({', '.join(SECTIONS[name])}) differs: {detail}")
     if not wrong:
-        for key, attribute in _DEPTH_ATTRIBUTES.items():
-            stored, own = reader.attributes.get(attribute), getattr(campaign.selected_depth, key)
+        for key in ("enabled", "width_px", "height_px"):
+            stored, own = reader.attributes.get(f"selected_depth_{key}"), getattr(campaign.selected_depth, key)
             if stored != own and (key == "enabled" or campaign.selected_depth.enabled):
                 problems.append(f"selected_depth.{key}: store {stored}, campaign {own}")
     if problems:

@@ -69,56 +69,28 @@ def training_readiness(reader: RolloutZarrStoreReader, config: ReadinessConfig |
     choice of probability 0, such as the second branch of a tree that ranks, cannot be weighted and is left out.
     """
     limits = config or ReadinessConfig()
-    masks = {name: reader.array(CANDIDATES.path(name)) for name in ("actor_action_mask", "q_train_mask")}
-    gains = reader.array(CANDIDATES.path("target_root_gain"))[masks["q_train_mask"]].astype(np.float64)
-    states = _states(reader, masks["q_train_mask"])
+    q_train = reader.array(CANDIDATES.path("q_train_mask"))
+    gains = reader.array(CANDIDATES.path("target_root_gain"))[q_train].astype(np.float64)
+    states = _states(reader, q_train)
     trainable = states.filter("trainable")
     shells = trainable.filter(pl.col("labelled") > 1)
     ties = shells["best_root_gain"] - shells["second_root_gain"] <= limits.near_tie_margin
     by_policy = _by_policy(states)
-    total = len(masks["actor_action_mask"])
     share = by_policy["trainable_states"] / max(int(by_policy["trainable_states"].sum()), 1)
-    measures = (
-        _at_least("trainable states", trainable.height, limits.min_states, "states with at least one trainable view"),
-        _at_least(
-            "trainable targets",
-            trainable["target_row_id"].n_unique(),
-            limits.min_targets,
-            "a policy that saw few objects learns those objects",
-        ),
-        _at_least(
-            "trainable share of views",
-            _ratio(int(masks["q_train_mask"].sum()), total),
-            limits.min_trainable_fraction,
-            "the rest of the shell is refused or unlabelled",
-        ),
-        _at_least("label deviation", _std(gains), limits.min_label_std, "labels that do not vary teach nothing"),
-        _at_least(
-            "label deviation within a shell",
-            _mean(shells["std_root_gain"]),
-            limits.min_shell_std,
-            "a choice needs views that differ in worth",
-        ),
-        _at_most(
-            "near ties",
-            _mean(ties.cast(pl.Float64)),
-            limits.max_near_tie_fraction,
-            f"share of shells whose two best views differ by at most {limits.near_tie_margin:g}",
-        ),
-        _at_least(
-            "smallest recipe's share",
-            float(share.min() or 0.0) if len(share) else 0.0,  # type: ignore[arg-type]
-            limits.min_policy_share,
-            "recipes with little data are barely represented",
-        ),
-        _at_least(
-            "effective sample size",
-            _effective_fraction(states),
-            limits.min_effective_sample_fraction,
-            "how much of the logged choices is left when re-weighted to a uniform policy",
-        ),
-    )
-    return TrainingReadiness(_verdict(measures), measures, by_policy)
+    values = {
+        "min_states": trainable.height,
+        "min_targets": trainable["target_row_id"].n_unique(),
+        "min_trainable_fraction": _mean(q_train),
+        "min_label_std": float(gains.std()) if len(gains) else 0.0,
+        "min_shell_std": _mean(shells["std_root_gain"].to_numpy()),
+        "max_near_tie_fraction": _mean(ties.to_numpy()),
+        "min_policy_share": float(share.min() or 0.0),  # type: ignore[arg-type]
+        "min_effective_sample_fraction": _effective_fraction(states),
+    }
+    measures = tuple(_measure(limit, value, limits) for limit, value in values.items())
+    statuses = {measure.status for measure in measures}
+    verdict: Verdict = "not ready" if "bad" in statuses else "ready with care" if "careful" in statuses else "ready"
+    return TrainingReadiness(verdict, measures, by_policy)
 
 
 def _states(reader: RolloutZarrStoreReader, q_train: np.ndarray) -> pl.DataFrame:
@@ -171,30 +143,31 @@ def _effective_fraction(states: pl.DataFrame) -> float:
     return float(weight.sum() ** 2 / (weight**2).sum() / len(weight)) if len(weight) else 0.0
 
 
-def _at_least(name: str, value: float, limits: tuple[float, float], meaning: str) -> ReadinessMeasure:
-    good, bad = limits
-    status: Status = "good" if value >= good else "bad" if value < bad or value == 0 else "careful"
-    return ReadinessMeasure(name, float(value), f">= {good:g}", status, meaning)
+_MEANINGS = {
+    "min_states": ("trainable states", "states with at least one trainable view"),
+    "min_targets": ("trainable targets", "a policy that saw few objects learns those objects"),
+    "min_trainable_fraction": ("trainable share of views", "the rest of the shell is refused or unlabelled"),
+    "min_label_std": ("label deviation", "labels that do not vary teach nothing"),
+    "min_shell_std": ("label deviation within a shell", "a choice needs views that differ in worth"),
+    "max_near_tie_fraction": ("near ties", "share of shells whose two best views differ by at most {margin:g}"),
+    "min_policy_share": ("smallest recipe's share", "recipes with little data are barely represented"),
+    "min_effective_sample_fraction": (
+        "effective sample size",
+        "how much of the logged choices is left when re-weighted to a uniform policy",
+    ),
+}
+"""Limit in ``ReadinessConfig`` -> what it is held against, and what that means."""
 
 
-def _at_most(name: str, value: float, limits: tuple[float, float], meaning: str) -> ReadinessMeasure:
-    good, bad = limits
-    status: Status = "good" if value <= good else "bad" if value > bad else "careful"
-    return ReadinessMeasure(name, float(value), f"<= {good:g}", status, meaning)
+def _measure(limit: str, value: float, limits: ReadinessConfig) -> ReadinessMeasure:
+    name, meaning = _MEANINGS[limit]
+    good, bad = getattr(limits, limit)
+    at_most = limit.startswith("max_")
+    passes, fails = (value <= good, value > bad) if at_most else (value >= good, value < bad or value == 0)
+    status: Status = "good" if passes else "bad" if fails else "careful"
+    wanted = f"{'<=' if at_most else '>='} {good:g}"
+    return ReadinessMeasure(name, float(value), wanted, status, meaning.format(margin=limits.near_tie_margin))
 
 
-def _verdict(measures: tuple[ReadinessMeasure, ...]) -> Verdict:
-    statuses = {measure.status for measure in measures}
-    return "not ready" if "bad" in statuses else "ready with care" if "careful" in statuses else "ready"
-
-
-def _ratio(count: int, total: int) -> float:
-    return count / total if total else 0.0
-
-
-def _std(values: np.ndarray) -> float:
-    return float(values.std()) if len(values) else 0.0
-
-
-def _mean(values: pl.Series) -> float:
-    return float(values.to_numpy().mean()) if len(values) else 0.0
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else 0.0

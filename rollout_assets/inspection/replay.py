@@ -68,12 +68,13 @@ def replay(
     require_row(reader, "rollouts", rollout_row_id)
     lineage = reader.rollout(rollout_row_id).lineage
     refuse_other_campaign(reader, lineage, campaign)
-    generator = _generator(campaign, source, lineage)
+    assert lineage.source_row_id is not None and lineage.target_row_id is not None
+    generator = _generator(campaign, source, reader, lineage.source_row_id)
     prepared = generator.prepare(generator.store.row(_sample_key(lineage)))
     record = _recomputed(generator, prepared, lineage)
     only = tuple(chain for chain in record.chains if chain.chain_id == lineage.chain_id)
-    source_row, target_row = _owner_rows(lineage)
-    part = StorePart.of(reader, np.array([source_row]), np.array([target_row]), np.array([rollout_row_id]))
+    rows = (np.array([row]) for row in (lineage.source_row_id, lineage.target_row_id, rollout_row_id))
+    part = StorePart.of(reader, *rows)
     return Replay(lineage.rollout_id, _compare(part, [replace(record, chains=only)], campaign, tolerance))
 
 
@@ -99,7 +100,7 @@ def replay_sources(
         rollouts, targets = np.flatnonzero(owner == source_row), np.flatnonzero(target_owner == source_row)
         if len(rollouts):
             refuse_other_campaign(reader, reader.rollout(int(rollouts[0])).lineage, campaign)
-        generator = _generator(campaign, source, _source_lineage(reader, source_row))
+        generator = _generator(campaign, source, reader, source_row)
         records = list(generator.records_of(generator.prepare(generator.store.row(keys[source_row]))))
         part = StorePart.of(reader, np.array([source_row]), targets, rollouts)
         yield Replay(keys[source_row], _compare(part, records, campaign, tolerance))
@@ -111,17 +112,17 @@ def source_of(campaign: CampaignConfig) -> VinOfflineStore:
     return VinOfflineStore.open(campaign.source.store_dir, campaign.source.mesh_dirs)
 
 
-def _generator(campaign: CampaignConfig, source: VinOfflineStore | None, lineage: RolloutLineage) -> RolloutGenerator:
-    return RolloutGenerator(campaign, source or source_of(campaign), provenance=_provenance(lineage))
-
-
-def _provenance(lineage: RolloutLineage) -> SourceProvenance:
-    """The source as the store names it: by its state when the shard was planned, whatever was appended since."""
-    return SourceProvenance(
-        lineage.source_cache_version or "",
-        lineage.source_offline_store_manifest_hash or "",
-        {lineage.split or "": lineage.split_manifest_hash or ""},
+def _generator(
+    campaign: CampaignConfig, source: VinOfflineStore | None, reader: RolloutZarrStoreReader, source_row: int
+) -> RolloutGenerator:
+    """Names the source as the store does: by its state when the shard was planned, whatever was appended since."""
+    row = reader.table("sources", decode=True, start=source_row, stop=source_row + 1).row(0, named=True)
+    version, manifest_hash, split, split_hash = (
+        row[f"{name}_id"] or ""
+        for name in ("source_cache_version", "source_offline_store_manifest_hash", "split", "split_manifest_hash")
     )
+    provenance = SourceProvenance(version, manifest_hash, {split: split_hash})
+    return RolloutGenerator(campaign, source or source_of(campaign), provenance=provenance)
 
 
 def _recomputed(generator: RolloutGenerator, prepared: PreparedSample, lineage: RolloutLineage) -> RolloutZarrRecord:
@@ -138,7 +139,7 @@ def _recomputed(generator: RolloutGenerator, prepared: PreparedSample, lineage: 
     (chains,) = drive([(root, campaign.seed, expand(recipe, key))], evaluator)
     depths = evaluator.selected_depths([(root, chains)]).get(root, {})
     return rollout_record(
-        root.actor, root.match, recipe, campaign, _provenance(lineage), root.mesh_version, chains, depths
+        root.actor, root.match, recipe, campaign, generator.provenance, root.mesh_version, chains, depths
     )
 
 
@@ -161,22 +162,7 @@ def _compare(
         return compare_parts(part, StorePart.whole(RolloutZarrStoreReader(path)), tolerance=tolerance)
 
 
-def _owner_rows(lineage: RolloutLineage) -> tuple[int, int]:
-    assert lineage.source_row_id is not None and lineage.target_row_id is not None
-    return lineage.source_row_id, lineage.target_row_id
-
-
 def _sample_key(lineage: RolloutLineage) -> str:
     if lineage.source_sample_key is None:
         raise ReplayRefused(f"{lineage.rollout_id}: its source row has no sample key")
     return lineage.source_sample_key
-
-
-def _source_lineage(reader: RolloutZarrStoreReader, source_row: int) -> RolloutLineage:
-    row = reader.table("sources", decode=True, start=source_row, stop=source_row + 1).row(0, named=True)
-    return RolloutLineage(
-        source_cache_version=row["source_cache_version_id"],
-        split=row["split_id"],
-        source_offline_store_manifest_hash=row["source_offline_store_manifest_hash_id"],
-        split_manifest_hash=row["split_manifest_hash_id"],
-    )

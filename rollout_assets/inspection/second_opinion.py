@@ -13,7 +13,7 @@ is exact: a triangle that lies outside the pyramid of a tile of pixels is not tr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from rollout_assets.config import CampaignConfig, OracleConfig
+from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ConfigError, ReplayRefused
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.cameras import PinholeCamera
@@ -134,10 +134,9 @@ class _Naive:
 
     def __init__(self, reader: RolloutZarrStoreReader, campaign: CampaignConfig, source: VinOfflineStore) -> None:
         self.reader, self.campaign, self.source = reader, campaign, source
-        self.oracle: OracleConfig = campaign.oracle
+        self.oracle = campaign.oracle
         self.rollout = lru_cache(maxsize=8)(self._rollout)
-        self.sample = lru_cache(maxsize=4)(self._sample)
-        self.mesh = lru_cache(maxsize=2)(self._mesh)
+        self.sample: Callable[[str], VinSample] = lru_cache(maxsize=4)(lambda key: source.sample(source.row(key)))
         self._scenes = SceneLoader(source.meshes, campaign.oracle.device)
         self._clouds: dict[tuple[str, bytes], Float32] = {}
         self._errors: dict[tuple[str, str, bytes], float] = {}
@@ -176,7 +175,7 @@ class _Naive:
 
     def _cloud(self, sample: VinSample, earlier: list[Float32]) -> Float32:
         """P_t: the root's points and those of every earlier view, each voxel's first point only."""
-        key = (sample.identity.sample_key, b"".join(pose.tobytes() for pose in earlier))
+        key = (sample.actor.identity.sample_key, b"".join(pose.tobytes() for pose in earlier))
         if key not in self._clouds:
             voxel = self.oracle.fusion_voxel_m
             if earlier:
@@ -188,13 +187,13 @@ class _Naive:
 
     def _error(self, stored: StoredRollout, sample: VinSample, earlier: list[Float32], cloud: Float32) -> float:
         views = b"".join(pose.tobytes() for pose in earlier)
-        key = (sample.identity.sample_key, stored.lineage.target_id or "", views)
+        key = (sample.actor.identity.sample_key, stored.lineage.target_id or "", views)
         if key not in self._errors:
-            vertices, faces = self.mesh(sample.identity.scene_id)
+            mesh = self.source.meshes.load(sample.actor.identity.scene_id)
             box, margin = self._box(stored, sample), self.oracle.crop_margin_m
-            crop = faces[box.contains(vertices, margin)[0][faces].any(axis=1)]
+            crop = mesh.faces[box.contains(mesh.vertices, margin)[0][mesh.faces].any(axis=1)]
             inside = cloud[box.contains(cloud, margin)[0]]
-            self._errors[key] = naive.surface_error(inside, vertices, crop, self.oracle)
+            self._errors[key] = naive.surface_error(inside, mesh.vertices, crop, self.oracle)
         return self._errors[key]
 
     def _seen(self, sample: VinSample, pose: Float32) -> Float32:
@@ -203,14 +202,14 @@ class _Naive:
     def _wrong_depth(self, stored: StoredRollout, pose: Float32) -> float:
         """Share of pixels where rendered and brute-force depth disagree."""
         sample = self.sample(stored.lineage.source_sample_key or "")
-        vertices, faces = self.mesh(sample.identity.scene_id)
+        mesh = self.source.meshes.load(sample.actor.identity.scene_id)
         limits = self.oracle.znear_m, self.oracle.zfar_m
-        slow = tiled_depth(vertices, faces, pose, self._camera(sample), *limits)
+        slow = tiled_depth(mesh.vertices, mesh.faces, pose, self._camera(sample), *limits)
         fast = self._rendered(sample, pose)
         return float((np.abs(fast - slow) > DEPTH_TOLERANCE * np.maximum(slow, ERROR_FLOOR_M2)).mean())
 
     def _rendered(self, sample: VinSample, pose: Float32) -> Float32:
-        loaded = self._scenes.find(sample.identity.scene_id)
+        loaded = self._scenes.find(sample.actor.identity.scene_id)
         assert loaded is not None, "a rollout whose mesh is not there is refused before"
         limits = self.oracle.znear_m, self.oracle.zfar_m
         return render_depth(loaded[0].bvh, pose[None], self._camera(sample), *limits).depth_m[0].cpu().numpy()
@@ -233,13 +232,6 @@ class _Naive:
         if meshes.find(scene) is None or meshes.content_hash(scene) != version:
             raise ReplayRefused(f"{stored.lineage.rollout_id}: the mesh of {scene} is not {version}")
         return stored
-
-    def _sample(self, sample_key: str) -> VinSample:
-        return self.source.sample(self.source.row(sample_key))
-
-    def _mesh(self, scene_id: str) -> tuple[Float32, NDArray[np.int32]]:
-        mesh = self.source.meshes.load(scene_id)
-        return mesh.vertices, mesh.faces
 
 
 def _line(label: str, stored: float, ours: float, tolerance: float) -> dict[str, Any]:
@@ -274,14 +266,8 @@ def tiled_depth(
             near, far = (camera.cx_px - left) / camera.fx_px, (camera.cx_px - right) / camera.fx_px
             inside = band & (x - near * z < slack).any(axis=1) & (x - far * z > -slack).any(axis=1)
             if inside.any():
-                tile = replace(
-                    camera,
-                    cx_px=camera.cx_px - left,
-                    cy_px=camera.cy_px - top,
-                    height_px=bottom - top,
-                    width_px=right - left,
-                )
-                image[top:bottom, left:right] = naive.depth(
-                    vertices, faces[inside], pose_world_camera, tile, znear_m, zfar_m
-                )
+                principal = {"cx_px": camera.cx_px - left, "cy_px": camera.cy_px - top}
+                tile = replace(camera, height_px=bottom - top, width_px=right - left, **principal)
+                seen = naive.depth(vertices, faces[inside], pose_world_camera, tile, znear_m, zfar_m)
+                image[top:bottom, left:right] = seen
     return image

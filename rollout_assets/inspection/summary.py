@@ -10,12 +10,7 @@ from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.errors import ConfigError
 from rollout_assets.inspection.audit import camera_centre, selected_rows, with_names
 from rollout_assets.inspection.context import rollout_context
-from rollout_assets.inspection.decode import (
-    decode_invalid_reason,
-    decode_position_id,
-    decode_strategy_id,
-    named,
-)
+from rollout_assets.inspection.decode import decode_invalid_reason, decode_position_id, decode_strategy_id, named
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.summary import CANDIDATE_STAGES, count_candidates
 
@@ -48,18 +43,10 @@ def validity_waterfall_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
     Per stage: ``count``, its share of the shell and of the stage before (null where that is empty).
     """
     stages = count_candidates([reader]).stages
-    counts = list(stages.values())
-    before = [counts[0], *counts[:-1]]
-    return pl.DataFrame(
-        {
-            "stage": list(stages),
-            "count": pl.Series(counts, dtype=pl.Int64),
-            "fraction_of_shell": pl.Series([_share(count, counts[0]) for count in counts], dtype=pl.Float64),
-            "fraction_of_previous": pl.Series(
-                [_share(count, base) for count, base in zip(counts, before, strict=True)], dtype=pl.Float64
-            ),
-        }
-    )
+    count = pl.col("count")
+    bases = {"fraction_of_shell": count.first(), "fraction_of_previous": count.shift(1).fill_null(count.first())}
+    frame = pl.DataFrame({"stage": list(stages), "count": pl.Series(list(stages.values()), dtype=pl.Int64)})
+    return frame.with_columns(pl.when(base > 0).then(count / base).alias(name) for name, base in bases.items())
 
 
 def candidate_group_summary_rows(reader: RolloutZarrStoreReader, group_by: GroupBy = "position") -> pl.DataFrame:
@@ -70,10 +57,9 @@ def candidate_group_summary_rows(reader: RolloutZarrStoreReader, group_by: Group
     """
     if group_by not in get_args(GroupBy):
         raise ConfigError(f"group_by must be one of {', '.join(get_args(GroupBy))}, got {group_by!r}")
-    masks = [mask for mask in CANDIDATE_STAGES.values() if mask is not None]
-    frame = reader.table(
-        "candidates", columns=["rollout_row_id", *masks, "target_root_gain", "target_rri"]
-    ).with_columns(_group_column(reader, group_by))
+    masks = {stage: mask for stage, mask in CANDIDATE_STAGES.items() if mask is not None}
+    columns = ["rollout_row_id", *masks.values(), "target_root_gain", "target_rri"]
+    frame = reader.table("candidates", columns=columns).with_columns(_group_column(reader, group_by))
     if group_by not in frame.columns:
         context = rollout_context(reader).select("rollout_row_id", group_by)
         frame = frame.join(context, on="rollout_row_id", how="left", maintain_order="left")
@@ -83,7 +69,7 @@ def candidate_group_summary_rows(reader: RolloutZarrStoreReader, group_by: Group
         frame.group_by(group_by)
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
-            *(pl.col(mask).sum().cast(pl.Int64).alias(stage) for stage, mask in CANDIDATE_STAGES.items() if mask),
+            *(pl.col(mask).sum().cast(pl.Int64).alias(stage) for stage, mask in masks.items()),
             gain.cast(pl.Float64).mean().alias("root_gain_mean"),
             gain.cast(pl.Float64).std(ddof=0).alias("root_gain_std"),
             *(
@@ -92,13 +78,7 @@ def candidate_group_summary_rows(reader: RolloutZarrStoreReader, group_by: Group
             ),
             rri.cast(pl.Float64).mean().alias("rri_mean"),
         )
-        .with_columns(
-            *(
-                (pl.col(stage) / pl.col("count")).alias(f"{stage}_fraction")
-                for stage, mask in CANDIDATE_STAGES.items()
-                if mask
-            )
-        )
+        .with_columns((pl.col(*masks) / pl.col("count")).name.suffix("_fraction"))
         .sort("count", group_by, descending=[True, False], nulls_last=True)
     )
 
@@ -122,20 +102,23 @@ def rollout_tree_summary_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
         )
     )
     at = ["recipe", "policy", "step_index"]
+    distinct = {
+        "chains": pl.col("rollout_row_id"),
+        "targets": pl.col("target_row_id"),
+        "sources": pl.col("source_row_id"),
+        "distinct_views": pl.struct("target_row_id", "camera_x_m", "camera_y_m", "camera_z_m"),
+    }
+    means = {
+        "root_gain_mean": "target_root_gain",
+        "rri_mean": "target_rri",
+        "probability_mean": "selection_probabilities",
+    }
     return (
         picked.group_by([*at, "position", "strategy"])
         .agg(
             pl.len().cast(pl.Int64).alias("selected"),
-            pl.col("rollout_row_id").n_unique().cast(pl.Int64).alias("chains"),
-            pl.col("target_row_id").n_unique().cast(pl.Int64).alias("targets"),
-            pl.col("source_row_id").n_unique().cast(pl.Int64).alias("sources"),
-            pl.struct("target_row_id", "camera_x_m", "camera_y_m", "camera_z_m")
-            .n_unique()
-            .cast(pl.Int64)
-            .alias("distinct_views"),
-            pl.col("target_root_gain").cast(pl.Float64).mean().alias("root_gain_mean"),
-            pl.col("target_rri").cast(pl.Float64).mean().alias("rri_mean"),
-            pl.col("selection_probabilities").cast(pl.Float64).mean().alias("probability_mean"),
+            *(expr.n_unique().cast(pl.Int64).alias(name) for name, expr in distinct.items()),
+            *(pl.col(column).cast(pl.Float64).mean().alias(name) for name, column in means.items()),
         )
         .with_columns((pl.col("selected") / pl.col("selected").sum().over(at)).alias("share"))
         .sort([*at, "position", "strategy"])
@@ -169,7 +152,3 @@ def _group_column(reader: RolloutZarrStoreReader, group_by: str) -> list[pl.Seri
         stored = _STORED[group_by]
         return [reader.table("candidates", columns=[stored], decode=True)[stored].alias(group_by)]
     return []
-
-
-def _share(count: int, base: int) -> float | None:
-    return count / base if base else None

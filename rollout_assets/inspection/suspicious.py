@@ -113,15 +113,9 @@ def suspicious_rollout_rows(
 
 def _low_valid_fanout(subject: _Subject) -> pl.DataFrame:
     least = subject.config.min_valid_candidates
-    return subject.steps.filter(pl.col("num_valid_candidates") < least).select(
-        "step_row_id",
-        pl.format(
-            "{} of {} views can be taken; expected at least {}",
-            "num_valid_candidates",
-            "num_candidates",
-            pl.lit(least),
-        ).alias("message"),
-    )
+    few = subject.steps.filter(pl.col("num_valid_candidates") < least)
+    text = f"{{}} of {{}} views can be taken; expected at least {least}"
+    return few.select("step_row_id", message=pl.format(text, "num_valid_candidates", "num_candidates"))
 
 
 def _dominant_invalid_reason(subject: _Subject) -> pl.DataFrame:
@@ -141,20 +135,13 @@ def _valid_candidate_missing_label(subject: _Subject) -> pl.DataFrame:
 
 
 def _high_score_invalid_gt_target(subject: _Subject) -> pl.DataFrame:
-    targets = subject.reader.table(
-        "targets",
-        columns=("target_row_id", "target_selection_score", "gt_match_status_id", "gt_label_valid_mask"),
-        decode=True,
+    columns = ("target_row_id", "target_selection_score", "gt_match_status_id", "gt_label_valid_mask")
+    score, status = pl.col("target_selection_score"), pl.col("gt_match_status_id").fill_null("no match status")
+    high = subject.reader.table("targets", columns=columns, decode=True).filter(
+        (score >= subject.config.high_target_score) & ~pl.col("gt_label_valid_mask")
     )
-    high = targets.filter(
-        (pl.col("target_selection_score") >= subject.config.high_target_score) & ~pl.col("gt_label_valid_mask")
-    )
-    message = pl.format(
-        "scores {}, but its ground truth is no label: {}",
-        pl.col("target_selection_score").round(3),
-        pl.col("gt_match_status_id").fill_null("no match status"),
-    )
-    return high.select("target_row_id", message.alias("message"))
+    message = pl.format("scores {}, but its ground truth is no label: {}", score.round(3), status)
+    return high.select("target_row_id", message=message)
 
 
 def _selected_motion_outlier(subject: _Subject) -> pl.DataFrame:
@@ -183,15 +170,11 @@ def _equal_labels_in_step(subject: _Subject) -> pl.DataFrame:
 
 def _gain_out_of_range(subject: _Subject) -> pl.DataFrame:
     limit = subject.config.max_abs_gain
-    said = [
-        pl.when(pl.col(name).is_not_nan() & (pl.col(name).abs() > limit)).then(
-            pl.format(f"{name} {{}}", pl.col(name).round(4))
-        )
-        for name in GAINS
-    ]
-    beyond = pl.any_horizontal(pl.col(name).is_not_nan() & (pl.col(name).abs() > limit) for name in GAINS)
-    message = pl.concat_str([pl.concat_str(said, separator=", ", ignore_nulls=True), pl.lit(f" beyond ±{limit:g}")])
-    return subject.candidates.filter(beyond).select("candidate_row_id", "step_row_id", message.alias("message"))
+    beyond = {name: pl.col(name).is_not_nan() & (pl.col(name).abs() > limit) for name in GAINS}
+    said = [pl.when(is_so).then(pl.format(f"{name} {{}}", pl.col(name).round(4))) for name, is_so in beyond.items()]
+    message = pl.concat_str(said, separator=", ", ignore_nulls=True) + f" beyond ±{limit:g}"
+    wild = subject.candidates.filter(pl.any_horizontal(beyond.values()))
+    return wild.select("candidate_row_id", "step_row_id", message=message)
 
 
 def _greedy_choice_not_best(subject: _Subject) -> pl.DataFrame:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from rollout_assets.errors import StoreError
-from rollout_assets.learning.batch import QHBatch, to_batch
-from rollout_assets.learning.states import Columns, StateSource, UnitDepth, UnitKey, gather_history
+from rollout_assets.learning.batch import QHBatch
+from rollout_assets.learning.states import Columns, StateSource, UnitDepth, UnitKey, batch_of
 
 
 class QHDataset(Dataset[QHBatch]):
@@ -31,10 +31,9 @@ class QHDataset(Dataset[QHBatch]):
         trainable_only: bool = True,
         cached_units: int = 32,
     ) -> None:
-        listed = [stores] if isinstance(stores, (str, Path)) else list(stores)
         if cached_units < 1:
             raise StoreError(f"cached_units must be >= 1, got {cached_units}")
-        self.source = StateSource(listed, trainable_only, history)
+        self.source = StateSource(stores, trainable_only, history)
         self._ends = np.cumsum([unit.count for unit in self.source.units], dtype=np.int64)
         self._cache: LRUCache[int, tuple[Columns, UnitDepth | None]] = LRUCache(cached_units)
 
@@ -76,11 +75,7 @@ class QHDataset(Dataset[QHBatch]):
             unit_starts[own] = unit.start
             if depth is not None:
                 depths[unit.key] = depth
-        history = None
-        if self.source.history:
-            states = columns["state_step_row_id"]
-            history = gather_history(self.source, depths, columns["store_index"], states, unit_starts)
-        return to_batch(columns, history)
+        return batch_of(self.source, columns, unit_starts, depths)
 
     def _read(self, number: int) -> tuple[Columns, UnitDepth | None]:
         """A unit's rows and depth images, from the cache or from disk."""

@@ -15,9 +15,9 @@ import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from rollout_assets.errors import StoreError
-from rollout_assets.learning.batch import QHBatch, to_batch
+from rollout_assets.learning.batch import QHBatch
 from rollout_assets.learning.order import BatchPlan, Tail, Window, epoch_windows
-from rollout_assets.learning.states import Columns, StateSource, Unit, UnitDepth, UnitKey, gather_history
+from rollout_assets.learning.states import Columns, StateSource, Unit, UnitDepth, UnitKey, batch_of
 
 STATE_VERSION = 1
 
@@ -60,12 +60,11 @@ class QHIterableDataset(IterableDataset[QHBatch]):
         trainable_only: bool = True,
         window_units: int = 8,
     ) -> None:
-        listed = [stores] if isinstance(stores, (str, Path)) else list(stores)
         if not 0 <= rank < world_size:
             raise StoreError(f"rank must be between 0 and {world_size - 1}, got {rank}")
         if window_units < 1:
             raise StoreError(f"window_units must be >= 1, got {window_units}")
-        self.source = StateSource(listed, trainable_only, history)
+        self.source = StateSource(stores, trainable_only, history)
         self.batch_size = batch_size
         self.seed = seed
         self.shuffle = shuffle
@@ -170,12 +169,7 @@ class _WindowCache:
         """The states at some runs of places, (start, stop), in order."""
         parts = [part for start, stop in places for part in self._slices(start, stop)]
         columns = parts[0] if len(parts) == 1 else _joined(parts)
-        unit_starts = columns.pop("unit_start")
-        history = None
-        if self._source.history:
-            states = columns["state_step_row_id"]
-            history = gather_history(self._source, self._depth, columns["store_index"], states, unit_starts)
-        return to_batch(columns, history)
+        return batch_of(self._source, columns, columns.pop("unit_start"), self._depth)
 
     def _slices(self, start: int, stop: int) -> Iterator[Columns]:
         """Places ``start`` to ``stop``, window by window."""
@@ -206,10 +200,7 @@ class _WindowCache:
     def _load_depth(self) -> None:
         """Keep the depth images of exactly the loaded windows' units."""
         units = [unit for number in self._loaded for unit in self._windows[number].units]
-        kept = self._depth
-        self._depth = {
-            unit.key: kept[unit.key] if unit.key in kept else self._source.read_depth(unit) for unit in units
-        }
+        self._depth = {unit.key: self._depth.get(unit.key) or self._source.read_depth(unit) for unit in units}
 
 
 def _joined(parts: list[Columns]) -> Columns:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.errors import StoreError
-from rollout_assets.learning.batch import DepthHistory, as_tensor
+from rollout_assets.learning.batch import DepthHistory, QHBatch, as_tensor, to_batch
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import Q_H, SELECTED_DEPTH, STEPS
 
@@ -56,12 +56,12 @@ class Unit:
 class StateSource:
     """The states of some stores, all padded to the same number of candidates."""
 
-    def __init__(self, stores: Sequence[Path | str], trainable_only: bool, history: int) -> None:
-        if not stores:
+    def __init__(self, stores: Sequence[Path | str] | Path | str, trainable_only: bool, history: int) -> None:
+        self.stores = (str(stores),) if isinstance(stores, (str, Path)) else tuple(str(store) for store in stores)
+        if not self.stores:
             raise StoreError("a dataset needs at least one store, got none")
         if history < 0:
             raise StoreError(f"history must be >= 0, got {history}")
-        self.stores = tuple(str(store) for store in stores)
         self.history = history
         self.trainable_only = trainable_only
         self._readers: dict[int, list[RolloutZarrStoreReader]] = {}
@@ -160,14 +160,13 @@ class StateSource:
         return np.concatenate([values, padding], axis=1)
 
 
-def gather_history(
-    source: StateSource,
-    loaded: Mapping[UnitKey, UnitDepth],
-    store_index: NDArray[np.int64],
-    states: NDArray[np.int64],
-    unit_starts: NDArray[np.int64],
-) -> DepthHistory:
-    """The depth history of some states, from the depth images of their units."""
+def batch_of(
+    source: StateSource, columns: Columns, unit_starts: NDArray[np.int64], loaded: Mapping[UnitKey, UnitDepth]
+) -> QHBatch:
+    """States as a batch; a history comes from the loaded depth images of the units that begin at ``unit_starts``."""
+    if not source.history:
+        return to_batch(columns)
+    store_index, states = columns["store_index"], columns["state_step_row_id"]
     height, width = next(iter(loaded.values()))[1].shape[1:]
     shape = (len(states), source.history, height, width)
     depth, valid = np.zeros(shape, np.float16), np.zeros(shape, np.bool_)
@@ -180,4 +179,4 @@ def gather_history(
         depth[own] = np.where(in_chain[..., None, None], images[at], np.float16(0))
         valid[own] = masks[at] & in_chain[..., None, None]
         present[own] = in_chain
-    return DepthHistory(as_tensor(depth), as_tensor(valid), as_tensor(present))
+    return to_batch(columns, DepthHistory(as_tensor(depth), as_tensor(valid), as_tensor(present)))

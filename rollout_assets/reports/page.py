@@ -19,41 +19,7 @@ from rollout_assets.errors import ConfigError
 from rollout_assets.files import replace_bytes
 from rollout_assets.geometry.poses import Float32
 
-_STYLE = """
-:root { --ink: #212529; --soft: #6c757d; --line: #dee2e6; --back: #f8f9fa; --link: #1864ab; }
-* { box-sizing: border-box; }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back); margin: 0; }
-main { max-width: 1240px; margin: 0 auto; padding: 0 20px 60px; }
-header { background: #fff; border-bottom: 1px solid var(--line); }
-header div { max-width: 1240px; margin: 0 auto; padding: 20px; }
-h1 { font-size: 24px; margin: 0 0 4px; overflow-wrap: anywhere; }
-h2 { font-size: 19px; margin: 0 0 6px; }
-h3 { font-size: 15px; margin: 18px 0 6px; }
-p { margin: 0 0 10px; } .soft { color: var(--soft); }
-nav { font-size: 14px; margin-top: 8px; display: flex; flex-wrap: wrap; gap: 2px 16px; }
-a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }
-section { background: #fff; border: 1px solid var(--line); border-radius: 8px; padding: 18px 20px; margin-top: 18px; }
-.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 16px; }
-@media (max-width: 1000px) { .pair { grid-template-columns: 1fr; } }
-.pair > div { min-width: 0; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(124px, 1fr)); gap: 10px; }
-.card { border: 1px solid var(--line); border-radius: 6px; padding: 8px 12px; }
-.card b { display: block; font-size: 18px; overflow-wrap: anywhere; }
-.card > span { color: var(--soft); font-size: 13px; }
-.gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(180px, 1fr)); gap: 12px; }
-figure { margin: 0; } figure img { width: 100%; image-rendering: pixelated; border-radius: 4px; display: block; }
-figcaption { font-size: 12.5px; color: var(--soft); overflow-wrap: anywhere; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 13.5px; width: 100%; }
-th, td { text-align: left; padding: 4px 18px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { font-weight: 600; color: var(--soft); } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-td.wide { overflow-wrap: anywhere; }
-code, pre { font: 13px/1.45 ui-monospace, monospace; } code { overflow-wrap: anywhere; }
-pre { background: var(--back); border: 1px solid var(--line); border-radius: 6px; padding: 10px; overflow-x: auto; }
-tr:target { background: #fff3bf; } details { margin-top: 10px; } summary { cursor: pointer; color: var(--link); }
-.good { color: #2b8a3e; } .careful, .warning { color: #e67700; }
-.bad, .error { color: #c92a2a; } .info { color: #1864ab; }
-"""
+_STYLE_FILE = Path(__file__).with_name("page.css")
 
 
 @dataclass(frozen=True)
@@ -104,7 +70,7 @@ class Page:
         return (
             f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{icon}'
             f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{escape(self.title)}</title><style>{_STYLE}</style>{script}</head>\n<body>"
+            f"<title>{escape(self.title)}</title><style>\n{_STYLE_FILE.read_text('utf-8')}</style>{script}</head>\n<body>"
             f"<header><div><h1>{escape(self.title)}</h1><p class='soft'>{escape(self.subtitle)}</p>"
             f"<nav>{links}</nav></div></header>\n<main>\n{body}\n</main></body></html>\n"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -79,7 +80,9 @@ def _write(
 ) -> None:
     refuse_other_pages(path)
     centres = translation(_walked(root_pose, chain))
-    target = _target_box(lineage)
+    target = OrientedBoxes(
+        np.array([lineage.target_pose_world_object], np.float32), np.array([lineage.target_extents], np.float32)
+    )
     focus = np.concatenate([centres, target.centers_world])
     figure = go.Figure()
     if around is not None:
@@ -123,40 +126,32 @@ def _walked(root_pose: Float32, chain: RolloutChain) -> Float32:
     return np.stack([root_pose, *poses])
 
 
-def _target_box(lineage: RolloutLineage) -> OrientedBoxes:
-    pose = np.array([lineage.target_pose_world_object], np.float32)
-    return OrientedBoxes(pose, np.array([lineage.target_extents], np.float32))
-
-
 def _scene(vertices: Float32, faces: NDArray[np.int32], focus: Float64, ceiling_m: float) -> go.Mesh3d:
     middles = vertices[faces].mean(axis=1)
     gap = np.min([np.linalg.norm(middles - place, axis=1) for place in focus], axis=0)
     shown = faces[(gap < REACH_M) & (middles[:, 2] < ceiling_m)]
     used, local = np.unique(shown, return_inverse=True)
-    x, y, z = vertices[used].T
     i, j, k = local.reshape(-1, 3).T
     look = {"color": "lightgray", "opacity": 0.55, "flatshading": True, "hoverinfo": "skip"}
-    return go.Mesh3d(x=x, y=y, z=z, i=i, j=j, k=k, name="mesh", showlegend=True, **look)
+    return go.Mesh3d(**_xyz(vertices[used]), i=i, j=j, k=k, name="mesh", showlegend=True, **look)
 
 
 def _known_points(points_world: Float32, focus: Float64) -> go.Scatter3d:
     gap = np.min([np.linalg.norm(points_world - place, axis=1) for place in focus], axis=0)
-    x, y, z = points_world[gap < REACH_M].T
-    marker = {"size": 1.5, "color": "slateblue"}
-    return go.Scatter3d(x=x, y=y, z=z, mode="markers", marker=marker, name="semi-dense points", hoverinfo="skip")
+    look = {"mode": "markers", "marker": {"size": 1.5, "color": "slateblue"}, "hoverinfo": "skip"}
+    return go.Scatter3d(**_xyz(points_world[gap < REACH_M]), name="semi-dense points", **look)
 
 
 def _box(box: OrientedBoxes, name: str) -> go.Scatter3d:
     corners = box.corners_world()[0]
-    x, y, z = _segments(np.array([[corners[a], corners[b]] for a, b in BOX_EDGES]))
-    return go.Scatter3d(x=x, y=y, z=z, mode="lines", line={"color": "green", "width": 5}, name=f"target: {name}")
+    edges = _segments(np.array([[corners[a], corners[b]] for a, b in BOX_EDGES]))
+    return go.Scatter3d(**edges, mode="lines", line={"color": "green", "width": 5}, name=f"target: {name}")
 
 
 def _offered(step: RolloutStep, index: int) -> list[go.Scatter3d]:
     """Frusta of the views that can be taken, coloured by their root gain, and a plain line for the legend."""
     rows = np.flatnonzero(step.oracle_label_mask)
     frusta = _frusta(step.shell.pose_world_camera[rows])
-    x, y, z = _segments(frusta.reshape(-1, 2, 3))
     gains = np.repeat(step.labels.target_root_gain[rows], frusta.shape[1] * 3)
     bar = {"title": "root gain", "len": 0.8}
     line = {"color": gains.tolist(), "colorscale": "Viridis", "width": 4, "showscale": index == 0, "colorbar": bar}
@@ -168,34 +163,29 @@ def _offered(step: RolloutStep, index: int) -> list[go.Scatter3d]:
         "name": f"step {index}: {len(rows)} valid views",
     }
     hover = np.repeat(text, frusta.shape[1] * 3).tolist() if len(rows) else None
-    coloured = go.Scatter3d(x=x, y=y, z=z, line=line, showlegend=False, hovertext=hover, hoverinfo="text", **shared)
+    edges = _segments(frusta.reshape(-1, 2, 3))
+    coloured = go.Scatter3d(**edges, line=line, showlegend=False, hovertext=hover, hoverinfo="text", **shared)
     in_legend = go.Scatter3d(x=[None], y=[None], z=[None], line={"color": "#35b779", "width": 4}, **shared)
     return [coloured, in_legend]
 
 
 def _refused(step: RolloutStep, index: int) -> go.Scatter3d:
     rows = np.flatnonzero(~step.shell.actor_action_mask & np.isfinite(step.shell.pose_world_camera).all(axis=1))
-    x, y, z = _segments(_frusta(step.shell.pose_world_camera[rows]).reshape(-1, 2, 3))
+    edges = _segments(_frusta(step.shell.pose_world_camera[rows]).reshape(-1, 2, 3))
     line = {"color": "rgba(200,60,60,0.35)", "width": 2}
     name = f"step {index}: {len(rows)} refused views"
-    return go.Scatter3d(x=x, y=y, z=z, mode="lines", line=line, name=name, visible="legendonly", hoverinfo="skip")
+    return go.Scatter3d(**edges, mode="lines", line=line, name=name, visible="legendonly", hoverinfo="skip")
 
 
 def _path(centres: Float64) -> go.Scatter3d:
-    x, y, z = centres.T
     text = ["root", *(f"step {index}" for index in range(len(centres) - 1))]
-    line, marker = {"color": "crimson", "width": 8}, {"size": 5, "color": "crimson"}
-    return go.Scatter3d(
-        x=x, y=y, z=z, mode="lines+markers+text", text=text, line=line, marker=marker, name="path taken"
-    )
+    look = {"line": {"color": "crimson", "width": 8}, "marker": {"size": 5, "color": "crimson"}}
+    return go.Scatter3d(**_xyz(centres), mode="lines+markers+text", text=text, name="path taken", **look)
 
 
 def _frusta(poses: Float32) -> Float64:
     """(n, 12) -> (n, 8, 2, 3): four edges from the centre, four around the image."""
-    half = FRUSTUM_M * 0.6
-    rim = np.array(
-        [[half, half, FRUSTUM_M], [half, -half, FRUSTUM_M], [-half, -half, FRUSTUM_M], [-half, half, FRUSTUM_M]]
-    )
+    rim = FRUSTUM_M * np.array([[0.6, 0.6, 1.0], [0.6, -0.6, 1.0], [-0.6, -0.6, 1.0], [-0.6, 0.6, 1.0]])
     centre = translation(poses)[:, None]
     corners = np.einsum("nij,kj->nki", rotation(poses), rim) + centre
     spokes = np.stack([np.broadcast_to(centre, corners.shape), corners], axis=2)
@@ -203,8 +193,12 @@ def _frusta(poses: Float32) -> Float64:
     return np.concatenate([spokes, sides], axis=1)
 
 
-def _segments(ends: Float64) -> tuple[Float64, Float64, Float64]:
+def _segments(ends: Float64) -> dict[str, Float64]:
     """(n, 2, 3) -> x, y, z with a gap after every segment."""
     gaps = np.full((len(ends), 1, 3), np.nan)
-    x, y, z = np.concatenate([ends, gaps], axis=1).reshape(-1, 3).T
-    return x, y, z
+    return _xyz(np.concatenate([ends, gaps], axis=1).reshape(-1, 3))
+
+
+def _xyz(points: Float32 | Float64) -> dict[str, Any]:
+    """(n, 3) -> coordinates by the names that Plotly gives them."""
+    return dict(zip("xyz", points.T, strict=True))

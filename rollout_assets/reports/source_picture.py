@@ -7,7 +7,7 @@ ceilings and lintels are not.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from rollout_assets.errors import ConfigError
-from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.poses import Float32, Float64, rotation, translation
 from rollout_assets.sources.layout import IndexRow
+from rollout_assets.sources.meshes import TriangleMesh
+from rollout_assets.sources.sample import BoxSet, VinSample
 from rollout_assets.sources.vin_store import VinOfflineStore
 
 CUT_HEIGHT_M = 2.02
@@ -31,26 +32,6 @@ _FACES_AT_ONCE = 20_000
 _MAX_SAMPLES_PER_FACE = 20_000
 _RING = (0, 1, 3, 2, 0)
 _TRUE_COLOUR, _DETECTED_COLOUR, _WALK_COLOUR, _POINT_COLOUR = "#1a7f37", "#d9480f", "#1864ab", "#7048e8"
-
-
-@dataclass(frozen=True, eq=False)
-class SceneOverview:
-    """What the picture shows, all in the world frame.
-
-    vertices (n, 3), faces (m, 3), trajectory_world_camera (t, 12) LUF poses, points_world (k, 3); ``true_names`` and
-    ``detected_names`` label the boxes; detected_confidence: (d,).
-    """
-
-    title: str
-    vertices: Float32
-    faces: NDArray[np.int32]
-    trajectory_world_camera: Float32
-    true_boxes: OrientedBoxes
-    true_names: tuple[str, ...]
-    detected_boxes: OrientedBoxes
-    detected_names: tuple[str, ...]
-    detected_confidence: Float32
-    points_world: Float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,36 +50,19 @@ class HeightMap:
         return self.x0, self.x0 + cols * self.cell_m, self.y0, self.y0 + rows * self.cell_m
 
 
-def plot_scene_overview(overview: SceneOverview, path: Path) -> Path:
-    """Write the picture: PNG with Matplotlib, or one self-contained HTML file with Plotly, by the path's ending."""
+def plot_sample(store: VinOfflineStore, row: IndexRow, path: Path) -> Path:
+    """Write the picture of one row of a store; the scene's mesh must be there.
+
+    By the path's ending it is a PNG with Matplotlib, or one self-contained HTML file with Plotly.
+    """
     writers = {".png": _write_png, ".html": _write_html}
     writer = writers.get(path.suffix.lower())
     if writer is None:
         raise ConfigError(f"a picture must end in {' or '.join(writers)}, got {path.name}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    writer(overview, path)
-    return path
-
-
-def plot_sample(store: VinOfflineStore, row: IndexRow, path: Path) -> Path:
-    """Write the picture of one row of a store; the scene's mesh must be there."""
-    sample = store.sample(row)
     mesh = store.meshes.load(row.scene_id)
-    detected = sample.actor.detected
-    nothing = OrientedBoxes(np.zeros((0, 12), np.float32), np.zeros((0, 3), np.float32))
-    overview = SceneOverview(
-        title=f"{row.sample_key} ({row.split}), {len(mesh.faces):,} faces",
-        vertices=mesh.vertices,
-        faces=mesh.faces,
-        trajectory_world_camera=sample.actor.trajectory_world_camera,
-        true_boxes=sample.truth.gt_boxes.boxes,
-        true_names=sample.truth.gt_boxes.class_names,
-        detected_boxes=detected.boxes if detected else nothing,
-        detected_names=detected.class_names if detected else (),
-        detected_confidence=detected.confidence if detected else np.zeros(0, np.float32),
-        points_world=sample.actor.points_world,
-    )
-    return plot_scene_overview(overview, path)
+    writer(f"{row.sample_key} ({row.split}), {len(mesh.faces):,} faces", store.sample(row), mesh, path)
+    return path
 
 
 def height_map(
@@ -148,46 +112,44 @@ def _spread(vertices: Float32, faces: NDArray[np.int32], cell: float, highest: f
         yield a[owner] + u[:, None] * ab[owner] + v[:, None] * ac[owner]
 
 
-def _outlines(boxes: OrientedBoxes) -> list[Float64]:
+def _outlines(boxes: BoxSet) -> list[Float64]:
     """Closed floor rings (5, 2), one per box."""
-    return [corners[list(_RING), :2].astype(np.float64) for corners in boxes.corners_world()]
+    return [corners[list(_RING), :2].astype(np.float64) for corners in boxes.boxes.corners_world()]
 
 
-def _labels(names: tuple[str, ...], confidence: Float32 | None = None) -> list[str]:
-    if confidence is None:
-        return list(names)
-    return [f"{name} {share:.2f}" for name, share in zip(names, confidence, strict=True)]
+def _detected(sample: VinSample) -> tuple[list[Float64], list[str]]:
+    """Outlines and labels of the detected boxes; nothing without a detector."""
+    boxes = sample.actor.detected
+    if boxes is None:
+        return [], []
+    return _outlines(boxes), [f"{n} {share:.2f}" for n, share in zip(boxes.class_names, boxes.confidence, strict=True)]
 
 
-def _write_png(overview: SceneOverview, path: Path) -> None:
+def _write_png(title: str, sample: VinSample, mesh: TriangleMesh, path: Path) -> None:
     from matplotlib.figure import Figure  # half a second that only a PNG needs to pay
     from matplotlib.lines import Line2D
 
-    ground = height_map(overview.vertices, overview.faces, _PNG_SIDE_PX)
+    ground = height_map(mesh.vertices, mesh.faces, _PNG_SIDE_PX)
     x0, x1, y0, y1 = ground.extent
     figure = Figure(figsize=(12, 10.6 * (y1 - y0) / (x1 - x0) + 1.0), dpi=110, layout="constrained")
     axes = figure.add_subplot()
     shown = axes.imshow(ground.heights_m, origin="lower", extent=ground.extent, cmap="bone_r", vmin=-0.3, vmax=2.2)
     figure.colorbar(shown, ax=axes, shrink=0.7, label="height (m)")
-    points = overview.points_world
+    points = sample.actor.points_world
     axes.plot(points[:, 0], points[:, 1], ".", color=_POINT_COLOUR, markersize=1.6, alpha=0.5)
+    truth = sample.truth.gt_boxes
     groups = (
-        (overview.true_boxes, _labels(overview.true_names), _TRUE_COLOUR, "-", "bottom"),
-        (
-            overview.detected_boxes,
-            _labels(overview.detected_names, overview.detected_confidence),
-            _DETECTED_COLOUR,
-            "--",
-            "top",
-        ),
+        (_outlines(truth), truth.class_names, _TRUE_COLOUR, "-", "bottom"),
+        (*_detected(sample), _DETECTED_COLOUR, "--", "top"),
     )
-    for boxes, labels, colour, style, side in groups:
-        for ring, label in zip(_outlines(boxes), labels, strict=True):
+    for rings, labels, colour, style, side in groups:
+        for ring, label in zip(rings, labels, strict=True):
             axes.plot(ring[:, 0], ring[:, 1], style, color=colour, linewidth=1.6)
             x, y = ring[:4].mean(axis=0).tolist()
             backdrop = {"facecolor": "white", "alpha": 0.65, "edgecolor": "none", "pad": 0.6}
             axes.text(x, y, label, color=colour, fontsize=8, ha="center", va=side, bbox=backdrop)
-    track, ahead = translation(overview.trajectory_world_camera), rotation(overview.trajectory_world_camera)[..., 2]
+    poses = sample.actor.trajectory_world_camera
+    track, ahead = translation(poses), rotation(poses)[..., 2]
     axes.plot(track[:, 0], track[:, 1], color=_WALK_COLOUR, linewidth=2)
     axes.quiver(track[:, 0], track[:, 1], ahead[:, 0], ahead[:, 1], color=_WALK_COLOUR, scale=26, width=0.0022)
     axes.plot(*track[-1, :2], "o", color=_WALK_COLOUR, markersize=8)
@@ -198,12 +160,12 @@ def _write_png(overview: SceneOverview, path: Path) -> None:
         Line2D([], [], color=_POINT_COLOUR, marker=".", linestyle="", label="semi-dense points"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-    axes.set(title=overview.title, xlabel="x (m)", ylabel="y (m)", aspect="equal")
+    axes.set(title=title, xlabel="x (m)", ylabel="y (m)", aspect="equal")
     figure.savefig(path)
 
 
-def _write_html(overview: SceneOverview, path: Path) -> None:
-    ground = height_map(overview.vertices, overview.faces, _HTML_SIDE_PX)
+def _write_html(title: str, sample: VinSample, mesh: TriangleMesh, path: Path) -> None:
+    ground = height_map(mesh.vertices, mesh.faces, _HTML_SIDE_PX)
     rows, cols = ground.heights_m.shape
     figure = go.Figure(
         go.Heatmap(
@@ -217,27 +179,27 @@ def _write_html(overview: SceneOverview, path: Path) -> None:
             hovertemplate="%{x:.2f}, %{y:.2f}: %{z:.2f} m<extra></extra>",
         )
     )
-    points = overview.points_world
+    points = sample.actor.points_world
     marker = {"size": 2, "color": _POINT_COLOUR, "opacity": 0.5}
     figure.add_scattergl(x=points[:, 0], y=points[:, 1], mode="markers", marker=marker, name="semi-dense points")
-    _add_boxes(figure, overview.true_boxes, _labels(overview.true_names), "ground truth", _TRUE_COLOUR, "solid")
-    detected = _labels(overview.detected_names, overview.detected_confidence)
-    _add_boxes(figure, overview.detected_boxes, detected, "detected", _DETECTED_COLOUR, "dash")
-    track, ahead = translation(overview.trajectory_world_camera), rotation(overview.trajectory_world_camera)[..., 2]
+    truth = sample.truth.gt_boxes
+    _add_boxes(figure, _outlines(truth), truth.class_names, "ground truth", _TRUE_COLOUR, "solid")
+    _add_boxes(figure, *_detected(sample), "detected", _DETECTED_COLOUR, "dash")
+    poses = sample.actor.trajectory_world_camera
+    track, ahead = translation(poses), rotation(poses)[..., 2]
     line = {"color": _WALK_COLOUR, "width": 3}
     figure.add_scatter(x=track[:, 0], y=track[:, 1], mode="lines+markers", line=line, name="walk")
     tips = track + 0.35 * ahead
     gaze = _broken([np.stack([start, tip]) for start, tip in zip(track[:, :2], tips[:, :2], strict=True)])
     figure.add_scatter(x=gaze[:, 0], y=gaze[:, 1], mode="lines", line={"color": _WALK_COLOUR, "width": 1}, name="gaze")
     legend = {"orientation": "h", "y": -0.06}
-    figure.update_layout(title=overview.title, template="plotly_white", legend=legend, height=850)
+    figure.update_layout(title=title, template="plotly_white", legend=legend, height=850)
     figure.update_xaxes(title="x (m)", showgrid=False)
     figure.update_yaxes(title="y (m)", showgrid=False, scaleanchor="x")
     figure.write_html(path, include_plotlyjs=True)
 
 
-def _add_boxes(figure: Any, boxes: OrientedBoxes, labels: list[str], name: str, colour: str, dash: str) -> None:
-    rings = _outlines(boxes)
+def _add_boxes(figure: Any, rings: list[Float64], labels: Sequence[str], name: str, colour: str, dash: str) -> None:
     if not rings:
         return
     lines = _broken(rings)
@@ -246,15 +208,8 @@ def _add_boxes(figure: Any, boxes: OrientedBoxes, labels: list[str], name: str, 
     middles = np.array([ring[:4].mean(axis=0) for ring in rings])
     place = "top center" if dash == "solid" else "bottom center"
     font = {"color": colour, "size": 11}
-    figure.add_scatter(
-        x=middles[:, 0],
-        y=middles[:, 1],
-        mode="text",
-        text=labels,
-        textposition=place,
-        textfont=font,
-        name=f"{name} names",
-    )
+    look = {"text": labels, "textposition": place, "textfont": font, "name": f"{name} names"}
+    figure.add_scatter(x=middles[:, 0], y=middles[:, 1], mode="text", **look)
 
 
 def _broken(lines: list[Float64]) -> Float64:

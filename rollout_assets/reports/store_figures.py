@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ def gains_by_step(objectives: pl.DataFrame) -> go.Figure:
         .sort("recipe", "step_index")
     )
     figure = go.Figure()
-    for colour, recipe in zip(_cycle(boxes), boxes["recipe"].unique(maintain_order=True).to_list(), strict=False):
+    for colour, recipe in zip(cycle(COLOURS), boxes["recipe"].unique(maintain_order=True), strict=False):
         part = boxes.filter(pl.col("recipe") == recipe)
         figure.add_trace(
             go.Box(
@@ -172,7 +173,8 @@ def coverage(reader: RolloutZarrStoreReader) -> go.Figure | None:
     counts = np.bincount(target * AZIMUTH_BINS + bins, minlength=len(centres) * AZIMUTH_BINS).reshape(len(centres), -1)
     shown = np.argsort(-counts.sum(axis=1), kind="stable")[:MAX_TARGETS]
     shown = shown[counts[shown].sum(axis=1) > 0]
-    names = _target_names(reader, shown)
+    classes = reader.table("targets", columns=("target_class_name_id",), decode=True)["target_class_name_id"]
+    names = [f"{classes[row] or 'target'} (row {row})" for row in shown.tolist()]
     sides = 360.0 / AZIMUTH_BINS
     figure = go.Figure(
         go.Heatmap(
@@ -185,15 +187,13 @@ def coverage(reader: RolloutZarrStoreReader) -> go.Figure | None:
         )
     )
     selected = reader.array(CANDIDATES.path("selected_mask"))[takeable] & np.isin(target, shown)
-    row_of = {int(row): name for row, name in zip(shown.tolist(), names, strict=True)}
-    points = {
-        (row_of[int(row)], round(float(angle), 0))
-        for row, angle in zip(target[selected], azimuth[selected], strict=True)
-    }
+    name_of = dict(zip(shown.tolist(), names, strict=True))
+    chosen = zip(target[selected].tolist(), azimuth[selected].tolist(), strict=True)
+    points = sorted({(name_of[row], round(angle, 0)) for row, angle in chosen})
     figure.add_trace(
         go.Scatter(
-            x=[angle for _, angle in sorted(points)],
-            y=[name for name, _ in sorted(points)],
+            x=[angle for _, angle in points],
+            y=[name for name, _ in points],
             mode="markers",
             marker={"color": "#e8590c", "size": 5, "symbol": "diamond"},
             name="view taken",
@@ -210,19 +210,10 @@ def coverage(reader: RolloutZarrStoreReader) -> go.Figure | None:
 _QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 
 
-def _cycle(rows: pl.DataFrame) -> list[str]:
-    return [COLOURS[index % len(COLOURS)] for index in range(rows["recipe"].n_unique())]
-
-
 def _azimuths(cameras: NDArray[np.float32], targets: Float64) -> Float64:
     """(n, 3), (n, 3) -> (n,) degrees: where the camera stands, seen from the target."""
     away = cameras.astype(np.float64) - targets
     return np.degrees(np.arctan2(away[:, 1], away[:, 0]))
-
-
-def _target_names(reader: RolloutZarrStoreReader, rows: NDArray[np.int64]) -> list[str]:
-    targets = reader.table("targets", columns=("target_class_name_id",), decode=True)["target_class_name_id"]
-    return [f"{targets[int(row)] or 'target'} (row {row})" for row in rows.tolist()]
 
 
 def _laid_out(figure: go.Figure, height: int, **layout: Any) -> go.Figure:

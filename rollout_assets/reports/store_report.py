@@ -21,23 +21,8 @@ from rollout_assets.inspection.readiness import training_readiness
 from rollout_assets.inspection.summary import candidate_group_summary_rows, rollout_tree_summary_rows
 from rollout_assets.inspection.suspicious import suspicious_rollout_rows
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.reports import page as html
 from rollout_assets.reports import store_figures as figures
-from rollout_assets.reports.page import (
-    Markup,
-    Page,
-    cards,
-    code,
-    command,
-    depth_picture,
-    folded,
-    link,
-    pair,
-    records,
-    refuse_other_endings,
-    table,
-    tagged,
-    text,
-)
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 GALLERY_IMAGES = 12
@@ -49,7 +34,7 @@ EXAMPLES_PER_KIND = 12
 class _Report:
     """A page in the making, and the store it is about."""
 
-    page: Page
+    page: html.Page
     reader: RolloutZarrStoreReader
 
     @cached_property
@@ -59,13 +44,14 @@ class _Report:
 
 def write_store_report(reader: RolloutZarrStoreReader, path: Path, *, progress: ProgressSink = SILENT) -> Path:
     """Write the report as one self-contained HTML file: no network, no other files."""
-    refuse_other_endings(path)
-    page = Page(f"Rollout store {Path(reader.location).name}", reader.location)
+    html.refuse_other_endings(path)
+    page = html.Page(f"Rollout store {Path(reader.location).name}", reader.location)
     report = _Report(page, reader)
     for done, part in enumerate(PARTS, start=1):
         part(report)
         progress(ProgressEvent("report", done, len(PARTS), unit="sections"))
-    page.section("again", "Make this page again", command(_report_command(reader, path)))
+    again = f"rollout-assets report {shlex.quote(reader.location)} -o {shlex.quote(str(path))}"
+    page.section("again", "Make this page again", html.command(again))
     return page.write(path)
 
 
@@ -75,21 +61,21 @@ def _overview(report: _Report) -> None:
     status = {"ready": "good", "ready with care": "careful", "not ready": "bad"}[ready.verdict]
     counts = {name: reader.num_rows(name) for name in ("sources", "targets", "rollouts", "steps", "candidates")}
     about = reader.attributes
-    facts = cards(
+    facts = html.cards(
         counts
         | {
             "split": about.get("source_split"),
             "target protocol": about.get("target_protocol_version"),
-            "for training": tagged(status, ready.verdict),
+            "for training": html.tagged(status, ready.verdict),
         }
     )
-    measures = [(m.name, float(m.value), m.wanted, tagged(m.status, m.status), m.meaning) for m in ready.measures]
+    measures = [(m.name, float(m.value), m.wanted, html.tagged(m.status, m.status), m.meaning) for m in ready.measures]
     page.section(
         "overview",
         "Overview",
         facts,
         "<h3>Is it worth training on?</h3>",
-        table(("measure", "value", "wanted", "", "why it matters"), measures),
+        html.table(("measure", "value", "wanted", "", "why it matters"), measures),
         "<h3>Support by recipe</h3>",
         _frame(ready.by_policy),
     )
@@ -100,14 +86,14 @@ def _validity(report: _Report) -> None:
     page.section(
         "validity",
         "From the full shell to what was taken",
-        text("Every view that was offered keeps its row; this is how many of them are left after each stage."),
+        html.text("Every view that was offered keeps its row; this is how many of them are left after each stage."),
         page.figure(figures.funnel(reader)),
     )
     page.section(
         "reasons",
         "Why views cannot be taken",
-        text("Left: the first rule that refused a view. Right: every rule that fails, so a view may count twice."),
-        pair(page.figure(figures.primary_reasons(reader)), page.figure(figures.every_rule(reader))),
+        html.text("Left: the first rule that refused a view. Right: every rule that fails, so a view may count twice."),
+        html.pair(page.figure(figures.primary_reasons(reader)), page.figure(figures.every_rule(reader))),
         "<h3>By position family</h3>",
         _frame(
             candidate_group_summary_rows(reader, "position").select(
@@ -126,12 +112,12 @@ def _validity(report: _Report) -> None:
 def _gains(report: _Report) -> None:
     page, reader = report.page, report.reader
     if report.objectives["marginal_target_root_gain"].drop_nulls().is_empty():
-        page.section("gains", "Gains", text("No step of this store took a view."))
+        page.section("gains", "Gains", html.text("No step of this store took a view."))
         return
     page.section(
         "gains",
         "Gains by step and recipe",
-        text(
+        html.text(
             "Root gain is the share of the target's error at the root that a view takes away. Boxes are quartiles, "
             "whiskers the 5th and 95th percentile, dashed lines means."
         ),
@@ -140,12 +126,12 @@ def _gains(report: _Report) -> None:
     page.section(
         "headroom",
         "Headroom: best, taken, random",
-        text(
+        html.text(
             "The best labelled view of every shell, the one that was taken, and the average of all labelled views, "
             "which is what a random choice would get."
         ),
         page.figure(figures.headroom(report.objectives)),
-        folded(
+        html.folded(
             "What was taken, by position family",
             _frame(
                 rollout_tree_summary_rows(reader).select(
@@ -170,8 +156,10 @@ def _coverage(report: _Report) -> None:
     page.section(
         "coverage",
         "From which sides targets are seen",
-        text(f"The {shown} targets with most views that can be taken. White: no view from that side was on offer."),
-        text("No view of this store can be taken.") if figure is None else page.figure(figure),
+        html.text(
+            f"The {shown} targets with most views that can be taken. White: no view from that side was on offer."
+        ),
+        html.text("No view of this store can be taken.") if figure is None else page.figure(figure),
     )
 
 
@@ -179,11 +167,10 @@ def _depths(report: _Report) -> None:
     page, reader = report.page, report.reader
     rows = selected_depth_summary_rows(reader, GALLERY_IMAGES)
     if rows.is_empty():
-        page.section("depth", "What selected views see", text("This store keeps no depth."))
+        page.section("depth", "What selected views see", html.text("This store keeps no depth."))
         return
-    limits = rows["depth_min_m"].drop_nulls(), rows["depth_max_m"].drop_nulls()
-    near = float(np.min(limits[0].to_numpy(), initial=np.inf)) if len(limits[0]) else 0.0
-    far = float(np.quantile(limits[1].to_numpy(), 0.75)) if len(limits[1]) else 1.0
+    limits = rows.select("depth_min_m", "depth_max_m").drop_nulls().to_numpy()
+    near, far = (float(limits[:, 0].min()), float(np.quantile(limits[:, 1], 0.75))) if len(limits) else (0.0, 1.0)
     about_step = rows.select("step_row_id").join(report.objectives, on="step_row_id", how="left", maintain_order="left")
     pictures = []
     for row, about in zip(rows.iter_rows(named=True), about_step.iter_rows(named=True), strict=True):
@@ -196,11 +183,11 @@ def _depths(report: _Report) -> None:
             f"step row {step}: {about['recipe']}, step {about['step_index']}<br>"
             f"{span}, {row['valid_fraction']:.0%} valid"
         )
-        pictures.append(depth_picture(preview.depth_m, near, far, caption))
+        pictures.append(html.depth_picture(preview.depth_m, near, far, caption))
     page.section(
         "depth",
         "What selected views see",
-        text(
+        html.text(
             f"{len(pictures)} steps spread evenly over the store. "
             f"Dark is near ({near:.1f} m), bright far ({far:.1f} m), grey no depth."
         ),
@@ -212,39 +199,32 @@ def _suspicious(report: _Report) -> None:
     page, reader = report.page, report.reader
     suspicious = suspicious_rollout_rows(reader)
     if suspicious.is_empty():
-        page.section("suspicious", "What looks wrong", text("Nothing. Every kind of finding was looked for."))
+        page.section("suspicious", "What looks wrong", html.text("Nothing. Every kind of finding was looked for."))
         return
     kinds = suspicious.group_by("kind", "severity", maintain_order=True).agg(pl.len().alias("rows"))
-    overview = table(
+    overview = html.table(
         ("kind", "severity", "rows"),
-        [(link(f"kind-{kind}", kind), tagged(severity, severity), rows) for kind, severity, rows in kinds.rows()],
+        [
+            (html.link(f"kind-{kind}", kind), html.tagged(severity, severity), rows)
+            for kind, severity, rows in kinds.rows()
+        ],
     )
     parts, mentioned = [overview], set()
+    columns = ("rollout_row_id", "step_row_id", "candidate_row_id", "target_row_id", "message")
     for kind, _, count in kinds.rows():
         shown = suspicious.filter(pl.col("kind") == kind).head(EXAMPLES_PER_KIND)
         mentioned |= set(shown["step_row_id"].drop_nulls().to_list())
         rows = f"{count:,} rows" if count > 1 else "1 row"
         more = f", first {shown.height}" if shown.height < count else ""
         parts.append(f'<h3 id="kind-{kind}">{kind} ({rows}{more})</h3>')
-        parts.append(
-            table(
-                ("rollout", "step", "candidate", "target", "what"),
-                [
-                    (
-                        row["rollout_row_id"],
-                        _step_link(row["step_row_id"]),
-                        row["candidate_row_id"],
-                        row["target_row_id"],
-                        row["message"],
-                    )
-                    for row in shown.iter_rows(named=True)
-                ],
-            )
-        )
+        lines = [(rollout, _step_link(step), *others) for rollout, step, *others in shown.select(columns).rows()]
+        parts.append(html.table(("rollout", "step", "candidate", "target", "what"), lines))
     place = shlex.quote(reader.location)
-    parts.append(text("All of them, and everything about one candidate:", soft=True))
+    parts.append(html.text("All of them, and everything about one candidate:", soft=True))
     parts.append(
-        command(f"rollout-assets inspect suspicious {place} --csv", f"rollout-assets inspect explain {place} CANDIDATE")
+        html.command(
+            f"rollout-assets inspect suspicious {place} --csv", f"rollout-assets inspect explain {place} CANDIDATE"
+        )
     )
     page.section("suspicious", "What looks wrong", *parts)
     if mentioned:
@@ -266,7 +246,7 @@ def _steps(objectives: pl.DataFrame, rows: list[int]) -> str:
         "cumulative_target_root_gain": "total",
     }
     lines = chosen.select(*columns).rows()
-    return table(list(columns.values()), lines, ids=[f"step-{line[0]}" for line in lines])
+    return html.table(list(columns.values()), lines, ids=[f"step-{line[0]}" for line in lines])
 
 
 def _lineage(report: _Report) -> None:
@@ -274,44 +254,38 @@ def _lineage(report: _Report) -> None:
     try:
         manifest = reader.sidecar_manifest()
     except StoreDamaged as error:
-        page.section("lineage", "Where it comes from", text(f"The manifest cannot be read: {error}"))
+        page.section("lineage", "Where it comes from", html.text(f"The manifest cannot be read: {error}"))
         return
     about, campaign = generation(reader), recorded_campaign(reader)
     runtime, invocation = about.get("runtime", {}), about.get("invocation", {})
     hashes: dict[str, Any] = {
-        name: code(", ".join(values)) for name, values in manifest.get("config_hashes", {}).items() if values
+        name: html.code(", ".join(values)) for name, values in manifest.get("config_hashes", {}).items() if values
     }
     git = runtime.get("git", {})
     made = {
         "created": reader.attributes.get("created_at_utc"),
         "schema": f"{reader.attributes.get('schema_id')} {reader.attributes.get('schema_version')}",
-        "manifest SHA-256": code(str(reader.attributes.get("manifest_sha256"))),
-        "commit": code(f"{git.get('commit')}{' (with local changes)' if git.get('dirty') else ''}"),
+        "manifest SHA-256": html.code(str(reader.attributes.get("manifest_sha256"))),
+        "commit": html.code(f"{git.get('commit')}{' (with local changes)' if git.get('dirty') else ''}"),
         "Python": runtime.get("python"),
         "platform": runtime.get("platform"),
         "packages": ", ".join(f"{name} {version}" for name, version in sorted((runtime.get("packages") or {}).items())),
-        "made by": code(shlex.join(invocation.get("argv") or []) or str(invocation.get("mode"))),
+        "made by": html.code(shlex.join(invocation.get("argv") or []) or str(invocation.get("mode"))),
     }
-    parts = [records(made), "<h3>Hashes</h3>", records(hashes)]
+    parts = [html.records(made), "<h3>Hashes</h3>", html.records(hashes)]
     if campaign is not None:
-        rows = table(("key", "value"), config_rows(campaign))
-        parts.append(folded(f"Campaign {campaign.name}: every hashed value", rows))
+        rows = html.table(("key", "value"), config_rows(campaign))
+        parts.append(html.folded(f"Campaign {campaign.name}: every hashed value", rows))
     page.section("lineage", "Where it comes from", *parts)
 
 
-Part = Callable[[_Report], None]
-
-PARTS: tuple[Part, ...] = (_overview, _validity, _gains, _coverage, _depths, _suspicious, _lineage)
+PARTS: tuple[Callable[[_Report], None], ...] = (_overview, _validity, _gains, _coverage, _depths, _suspicious, _lineage)
 """Sections in the order of the page."""
 
 
-def _report_command(reader: RolloutZarrStoreReader, path: Path) -> str:
-    return f"rollout-assets report {shlex.quote(reader.location)} -o {shlex.quote(str(path))}"
-
-
-def _step_link(step: int | None) -> Markup | None:
-    return None if step is None else link(f"step-{step}", step)
+def _step_link(step: int | None) -> html.Markup | None:
+    return None if step is None else html.link(f"step-{step}", step)
 
 
 def _frame(frame: pl.DataFrame) -> str:
-    return table([name.replace("_", " ") for name in frame.columns], frame.rows())
+    return html.table([name.replace("_", " ") for name in frame.columns], frame.rows())

@@ -122,8 +122,8 @@ def _lineage(
         source_sample_index=identity.sample_index,
         source_sample_key=identity.sample_key,
         split_manifest_hash=provenance.split_hashes[identity.split],
-        source_shard_id=identity.source_shard_id,
-        source_shard_row=identity.source_shard_row,
+        source_shard_id=identity.shard_id,
+        source_shard_row=identity.row,
         branch_schedule_id=branch_schedule_id(recipe),
         target_crop_policy=CROP_POLICY,
     )

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rollout_assets.config import Natural, Split, canonical_hash, canonical_json
 from rollout_assets.geometry.boxes import BOX_WIDTH
@@ -136,6 +136,10 @@ class StoreModel(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
+    def to_json(self) -> bytes:
+        """One line of canonical JSON, newline included, so that equal models are equal bytes."""
+        return canonical_json(self.model_dump(mode="json")) + b"\n"
+
 
 def _inside(path: str) -> str:
     """A path that stays inside the directory it is relative to."""
@@ -145,20 +149,18 @@ def _inside(path: str) -> str:
     return path
 
 
+InsidePath = Annotated[str, AfterValidator(_inside)]
+
+
 class BlockSpec(StoreModel):
     """What one shard says about one of its blocks. ``shape`` includes the row axis; records have shape ``(R,)``."""
 
     name: Text
     kind: BlockKind
-    paths: tuple[str, ...] = Field(min_length=1)
+    paths: tuple[InsidePath, ...] = Field(min_length=1)
     dtype: str | None = None
     shape: tuple[Natural, ...] | None = None
     optional: bool = False
-
-    @field_validator("paths")
-    @classmethod
-    def _paths_inside(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(_inside(path) for path in paths)
 
     @classmethod
     def of_array(cls, name: str, dtype: str, shape: Sequence[int]) -> BlockSpec:
@@ -177,15 +179,10 @@ class ShardSpec(StoreModel):
     """One immutable directory of rows ``row_start`` to ``row_start + num_rows`` (exclusive) of the sample index."""
 
     shard_id: Text
-    relative_dir: str
+    relative_dir: InsidePath
     row_start: Natural
     num_rows: Natural
     blocks: dict[str, BlockSpec]
-
-    @field_validator("relative_dir")
-    @classmethod
-    def _dir_inside(cls, path: str) -> str:
-        return _inside(path)
 
 
 class MaterializedBlocks(StoreModel):
@@ -222,10 +219,6 @@ class Manifest(StoreModel):
     provenance: dict[str, Any] = Field(default_factory=dict)
     shards: tuple[ShardSpec, ...]
 
-    def to_json(self) -> bytes:
-        """The bytes of ``manifest.json``; already canonical, so equal manifests are equal files."""
-        return canonical_json(self.model_dump(mode="json")) + b"\n"
-
 
 class IndexRow(StoreModel):
     """One line of ``sample_index.jsonl``: where sample ``sample_index`` lies. ``sample_key`` is unique in a store."""
@@ -239,10 +232,6 @@ class IndexRow(StoreModel):
     split: Split
     shard_id: Text
     row: Natural
-
-    def to_json(self) -> bytes:
-        """One line, newline included."""
-        return canonical_json(self.model_dump(mode="json")) + b"\n"
 
 
 def zarr_path(block: str) -> str:
@@ -284,9 +273,5 @@ def source_manifest_hash(manifest: Mapping[str, Any]) -> str:
 
 def split_manifest_hash(source_hash: str, split: str, rows: Sequence[IndexRow]) -> str:
     """First 16 hex digits of SHA-256 over the source manifest's hash, the split's name and its rows in order."""
-    body = {
-        "source_manifest_hash": source_hash,
-        "split": split,
-        "rows": [row.model_dump(mode="json") for row in rows],
-    }
-    return canonical_hash(body)[:HASH_DIGITS]
+    members = [row.model_dump(mode="json") for row in rows]
+    return canonical_hash({"source_manifest_hash": source_hash, "split": split, "rows": members})[:HASH_DIGITS]

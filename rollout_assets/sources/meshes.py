@@ -37,6 +37,9 @@ _CLEAN_FACES = 1 << 20
 
 _HASH_VERSION = 1
 
+_Stamp = tuple[int, int]
+"""Size and modification time of a file."""
+
 
 @dataclass(frozen=True)
 class TriangleMesh:
@@ -119,12 +122,6 @@ def clean_faces(
     return *_without_unused(points, triangles), dropped
 
 
-@dataclass(frozen=True)
-class _KeptMesh:
-    stamp: tuple[int, int]
-    mesh: TriangleMesh
-
-
 class MeshLibrary:
     """Scene meshes of some directories, with the most recently used ones kept up to ``max_bytes``. Thread safe."""
 
@@ -135,7 +132,7 @@ class MeshLibrary:
         self.max_bytes = max_bytes
         self._lock = threading.Lock()
         self._loading: dict[Path, threading.Lock] = {}
-        self._kept: LRUCache[Path, _KeptMesh] = LRUCache(max_bytes, getsizeof=lambda kept: kept.mesh.nbytes)
+        self._kept: LRUCache[Path, tuple[_Stamp, TriangleMesh]] = LRUCache(max_bytes, lambda kept: kept[1].nbytes)
 
     def find(self, scene_id: str) -> Path | None:
         """The first mesh file of a scene, in order of directories, then endings; None when there is none."""
@@ -153,13 +150,13 @@ class MeshLibrary:
             stamp = _stamp(path)
             with self._lock:
                 kept = self._kept.get(path)
-            if kept is not None and kept.stamp == stamp:
-                return kept.mesh
+            if kept is not None and kept[0] == stamp:
+                return kept[1]
             mesh = load_mesh(path)
             with self._lock:
                 self._kept.pop(path, None)
                 with suppress(ValueError):  # a mesh larger than all that may be kept
-                    self._kept[path] = _KeptMesh(stamp, mesh)
+                    self._kept[path] = stamp, mesh
             return mesh
 
     def content_hash(self, scene_id: str) -> str:
@@ -177,8 +174,7 @@ class MeshLibrary:
         path = self.find(scene_id)
         if path is None:
             searched = ", ".join(str(folder) for folder in self.mesh_dirs) or "no directory"
-            names = "|".join(MESH_ENDINGS)
-            raise MeshError(f"no {mesh_file_name(scene_id, '')}({names}) in {searched}")
+            raise MeshError(f"no {mesh_file_name(scene_id, '')}({'|'.join(MESH_ENDINGS)}) in {searched}")
         return path
 
 
@@ -231,7 +227,7 @@ def _without_unused(
     return points[used], renumbered[triangles]
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _stamp(path: Path) -> _Stamp:
     try:
         status = path.stat()
     except OSError as error:
@@ -239,7 +235,7 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _read_sidecar(path: Path, stamp: tuple[int, int]) -> str | None:
+def _read_sidecar(path: Path, stamp: _Stamp) -> str | None:
     try:
         kept = json.loads(sidecar_path(path).read_bytes())
         current = (kept["hash_version"], kept["size"], kept["mtime_ns"]) == (_HASH_VERSION, *stamp)
@@ -249,7 +245,7 @@ def _read_sidecar(path: Path, stamp: tuple[int, int]) -> str | None:
     return digest if current and isinstance(digest, str) and len(digest) == 64 else None
 
 
-def _write_sidecar(path: Path, stamp: tuple[int, int], digest: str) -> None:
+def _write_sidecar(path: Path, stamp: _Stamp, digest: str) -> None:
     """Best effort: a read-only directory only means that the hash is computed again next time."""
     body = {"hash_version": _HASH_VERSION, "size": stamp[0], "mtime_ns": stamp[1], "content_hash": digest}
     with suppress(OSError):

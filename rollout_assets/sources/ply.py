@@ -15,24 +15,15 @@ from numpy.typing import NDArray
 
 from rollout_assets.errors import MeshError
 
+_C_NAMES = ("char", "uchar", "short", "ushort", "int", "uint", "float", "double")
+_SIZED_NAMES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float32", "float64")
 _SCALARS = {
-    "char": "i1",
-    "int8": "i1",
-    "uchar": "u1",
-    "uint8": "u1",
-    "short": "i2",
-    "int16": "i2",
-    "ushort": "u2",
-    "uint16": "u2",
-    "int": "i4",
-    "int32": "i4",
-    "uint": "u4",
-    "uint32": "u4",
-    "float": "f4",
-    "float32": "f4",
-    "double": "f8",
-    "float64": "f8",
+    name: np.dtype(sized).str[1:]
+    for plain, sized in zip(_C_NAMES, _SIZED_NAMES, strict=True)
+    for name in (plain, sized)
 }
+"""PLY's two names of every scalar type -> its code in NumPy, without the byte order."""
+
 _ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">"}
 _INDEX_LISTS = ("vertex_indices", "vertex_index")
 _LONGEST_HEADER = 1 << 16

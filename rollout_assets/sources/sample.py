@@ -11,19 +11,7 @@ from numpy.typing import NDArray
 from rollout_assets.geometry.boxes import INST_ID, PROBABILITY, SEM_ID, OrientedBoxes
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import Float32
-
-
-@dataclass(frozen=True)
-class SampleIdentity:
-    """Which row of which store a sample is."""
-
-    sample_index: int
-    sample_key: str
-    scene_id: str
-    snippet_id: str
-    split: str
-    source_shard_id: str
-    source_shard_row: int
+from rollout_assets.sources.layout import IndexRow
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +58,13 @@ class EvidencePoints:
 class VinActor:
     """Everything an actor may base a decision on.
 
+    identity: which row of the store it is.
     trajectory_world_camera: (t, 12) float32 LUF poses; the last one is where the root stands.
     reference_pose_world_camera: (12,) float32 LUF. points_world: (n, 3) float32 semi-dense points;
     points_inv_dist_std: (n,) float32. time_ns: (t,) int64 or None. gravity_in_world: (3,) float32 or None.
     """
 
-    identity: SampleIdentity
+    identity: IndexRow
     trajectory_world_camera: Float32
     reference_pose_world_camera: Float32
     camera: PinholeCamera
@@ -99,7 +88,6 @@ class VinTruth:
 class VinSample:
     """One source row: the actor's half and the truth."""
 
-    identity: SampleIdentity
     actor: VinActor
     truth: VinTruth
 

@@ -78,13 +78,8 @@ def counts_agree(snapshot: StoreSnapshot) -> Iterator[str]:
     """The manifest's counts against shards and index."""
     stats, shards = snapshot.manifest.stats, snapshot.manifest.shards
     splits = Counter(row.split for row in snapshot.rows)
-    expected = {
-        "num_samples": len(snapshot.rows),
-        "num_shards": len(shards),
-        "num_train": splits["train"],
-        "num_val": splits["val"],
-    }
-    for name, count in expected.items():
+    expected = {"num_samples": len(snapshot.rows), "num_shards": len(shards)}
+    for name, count in (expected | {f"num_{split}": splits[split] for split in layout.SPLITS}).items():
         if getattr(stats, name) != count:
             yield f"manifest.json: stats.{name} is {getattr(stats, name)}, but the store has {count}"
     in_shards = sum(shard.num_rows for shard in shards)
@@ -255,12 +250,11 @@ def _read_index(path: Path, manifest: Manifest) -> tuple[tuple[IndexRow, ...], l
             continue
         if row.shard_id not in shard_ids:
             beyond = beyond or number
-        elif beyond:
+            continue
+        if beyond:
             problems.append(f"{path.name}:{beyond}: shard of this row is not in the manifest")
             beyond = 0
-            rows.append(row)
-        else:
-            rows.append(row)
+        rows.append(row)
     return tuple(rows), problems
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.sources.layout import SPLITS
 from rollout_assets.sources.sample import BoxSet
 from rollout_assets.sources.vin_store import VinOfflineStore
+
+_KEYS = {"scene_id": pl.String, "split": pl.String}
+_MEASURES = ("points", "gt_boxes", "detected_boxes", "poses")
 
 
 @dataclass(frozen=True)
@@ -40,31 +43,21 @@ class StoreSummary:
 
 def summarise_store(store: VinOfflineStore, progress: ProgressSink = SILENT) -> StoreSummary:
     """Reads every row once; meshes are loaded one at a time."""
-    rows_of: dict[tuple[str, str], list[tuple[int, int, int | None, int]]] = {}
+    lines = []
     for done, row in enumerate(store.rows(), start=1):
         sample = store.sample(row)
-        rows_of.setdefault((row.scene_id, row.split), []).append(
-            (
-                len(sample.actor.points_world),
-                _eligible(sample.truth.gt_boxes),
-                None if sample.actor.detected is None else _eligible(sample.actor.detected),
-                len(sample.actor.trajectory_world_camera),
-            )
+        detected = sample.actor.detected
+        measures = (
+            len(sample.actor.points_world),
+            _eligible(sample.truth.gt_boxes),
+            None if detected is None else _eligible(detected),
+            len(sample.actor.trajectory_world_camera),
         )
+        lines.append((row.scene_id, row.split, *measures))
         progress(ProgressEvent("reading rows", done, len(store), note=row.sample_key, unit="rows"))
-    scenes = tuple(
-        SceneSummary(
-            scene_id=scene_id,
-            split=split,
-            rows=len(facts),
-            faces=None if store.meshes.find(scene_id) is None else len(store.meshes.load(scene_id).faces),
-            points=_mean(fact[0] for fact in facts),
-            gt_boxes=_mean(fact[1] for fact in facts),
-            detected_boxes=None if facts[0][2] is None else _mean(fact[2] or 0 for fact in facts),
-            poses=_mean(fact[3] for fact in facts),
-        )
-        for (scene_id, split), facts in rows_of.items()
-    )
+    frame = pl.DataFrame(lines, schema=_KEYS | dict.fromkeys(_MEASURES, pl.Int64), orient="row")
+    means = frame.group_by(*_KEYS, maintain_order=True).agg(pl.len().alias("rows"), pl.col(*_MEASURES).mean())
+    scenes = tuple(SceneSummary(faces=_faces(store, row["scene_id"]), **row) for row in means.iter_rows(named=True))
     splits: dict[str, int] = {split: len(store.rows(split)) for split in SPLITS}
     return StoreSummary(str(store.root), store.source_manifest_hash, splits, len(store.manifest.shards), scenes)
 
@@ -74,5 +67,5 @@ def _eligible(boxes: BoxSet) -> int:
     return int((np.isfinite(extents).all(axis=1) & (extents > 0).all(axis=1)).sum())
 
 
-def _mean(values: Iterable[int]) -> float:
-    return float(np.mean(list(values)))
+def _faces(store: VinOfflineStore, scene_id: str) -> int | None:
+    return None if store.meshes.find(scene_id) is None else len(store.meshes.load(scene_id).faces)

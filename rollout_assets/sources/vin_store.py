@@ -19,7 +19,7 @@ from rollout_assets.geometry.poses import RIG_FROM_LUF, Float32, compose, finite
 from rollout_assets.sources import layout
 from rollout_assets.sources.layout import IndexRow, ShardSpec
 from rollout_assets.sources.meshes import MeshLibrary
-from rollout_assets.sources.sample import BoxSet, EvidencePoints, SampleIdentity, VinActor, VinSample, VinTruth
+from rollout_assets.sources.sample import BoxSet, EvidencePoints, VinActor, VinSample, VinTruth
 from rollout_assets.sources.snapshot import StoreSnapshot, read_snapshot
 
 
@@ -93,29 +93,21 @@ class VinOfflineStore:
         reference = self._block(row, layout.REFERENCE_POSE)
         self._require_rigid(row, layout.T_WORLD_RIG, trajectory)
         self._require_rigid(row, layout.REFERENCE_POSE, reference)
-        identity = SampleIdentity(
-            sample_index=row.sample_index,
-            sample_key=row.sample_key,
-            scene_id=row.scene_id,
-            snippet_id=row.snippet_id,
-            split=row.split,
-            source_shard_id=row.shard_id,
-            source_shard_row=row.row,
-        )
+        detections = layout.DETECTED_OBBS, layout.DETECTED_NAMES
         actor = VinActor(
-            identity=identity,
+            identity=row,
             trajectory_world_camera=compose(trajectory, RIG_FROM_LUF),
             reference_pose_world_camera=reference,
             camera=self._camera(row),
             points_world=points,
             points_inv_dist_std=inv_dist_std,
-            detected=self._optional_boxes(row, layout.DETECTED_OBBS, layout.DETECTED_NAMES, trajectory[0]),
+            detected=self._boxes(row, *detections, trajectory[0]) if detections[0] in self._shard(row).blocks else None,
             evidence=self._evidence(row),
             time_ns=self._optional_block(row, layout.TIME_NS),
             gravity_in_world=self._optional_block(row, layout.GRAVITY_IN_WORLD),
         )
         gt_boxes = self._boxes(row, layout.GT_OBBS, layout.GT_NAMES, trajectory[0])
-        return VinSample(identity, actor, VinTruth(gt_boxes=gt_boxes, mesh_path=self.meshes.find(row.scene_id)))
+        return VinSample(actor, VinTruth(gt_boxes=gt_boxes, mesh_path=self.meshes.find(row.scene_id)))
 
     def record(self, row: IndexRow, name: str) -> Any:
         """One row of a msgpack block, decoded; None when the shard does not have it."""
@@ -175,14 +167,8 @@ class VinOfflineStore:
         if not np.isfinite(size).all():
             raise self._damage(row, layout.IMAGE_SIZE, f"is {size.tolist()}, must be finite")
         try:
-            return PinholeCamera(
-                fx_px=float(focal[0]),
-                fy_px=float(focal[1]),
-                cx_px=float(principal[0]),
-                cy_px=float(principal[1]),
-                height_px=int(size[0]),
-                width_px=int(size[1]),
-            )
+            (fx_px, fy_px), (cx_px, cy_px), (height_px, width_px) = focal.tolist(), principal.tolist(), map(int, size)
+            return PinholeCamera(fx_px, fy_px, cx_px, cy_px, height_px, width_px)
         except ValueError as error:
             raise self._damage(row, layout.FOCAL_LENGTH, str(error)) from None
 
@@ -196,9 +182,6 @@ class VinOfflineStore:
             raise self._damage(row, layout.EVIDENCE_POINTS, f"{points.shape[1]} points, but {len(flat)} counts")
         seen = flat > 0
         return EvidencePoints(points_world=points[0][seen], counts=flat[seen])
-
-    def _optional_boxes(self, row: IndexRow, block: str, names: str, pose_world_snippet: Float32) -> BoxSet | None:
-        return self._boxes(row, block, names, pose_world_snippet) if block in self._shard(row).blocks else None
 
     def _boxes(self, row: IndexRow, block: str, names: str, pose_world_snippet: Float32) -> BoxSet:
         """Boxes of the last time slice that has any; an empty set when none has."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,7 +63,7 @@ class FloorGrid:
 
     def block(self, footprint: Footprint) -> None:
         """Take away what a piece of furniture stands on, with clearance."""
-        self.free &= footprint.distance(self.centres) >= self.clearance_m
+        self.free = self.without(footprint)
 
     def without(self, footprint: Footprint) -> Mask:
         """``free`` as it would be with one more piece."""
@@ -83,23 +84,11 @@ class FloorGrid:
     def connects(self, cells: list[tuple[int, int]], free: Mask) -> bool:
         """Whether all cells can be walked to from the first of them over ``free``."""
         rows, cols = zip(*cells, strict=True)
-        reached = np.zeros_like(free)
-        reached[cells[0]] = free[cells[0]]
-        count = -1
-        while count != (count := int(reached.sum())):
-            if reached[rows, cols].all():
-                return True
-            reached = _grown(reached, free, 8)
-        return False
+        return any(reached[rows, cols].all() for reached in _flood(cells[0], free))
 
-    def reachable(self, start: tuple[int, int], free: Mask | None = None) -> Mask:
+    def reachable(self, start: tuple[int, int]) -> Mask:
         """Every free cell that can be walked to from ``start``."""
-        free = self.free if free is None else free
-        reached = np.zeros_like(free)
-        reached[start] = free[start]
-        count = -1
-        while count != (count := int(reached.sum())):
-            reached = _grown(reached, free, 8)
+        *_, reached = _flood(start, self.free)
         return reached
 
     def nearest_free(self, point: Float64) -> tuple[int, int]:
@@ -148,7 +137,7 @@ def _away_from_walls(plan: HomePlan, centres: Float64, clearance_m: float) -> Ma
     height, width = len(centres), len(centres[0])
     inside = np.zeros((height, width), bool)
     for room in plan.rooms:
-        inside |= _within(centres, (room.x0, room.y0), (room.x1, room.y1))
+        inside |= _within(centres, room.low, room.high)
     for door in plan.passages:
         low, high = (door.near, door.start), (door.far, door.stop)
         inside |= _within(centres, low, high) if door.axis == 0 else _within(centres, low[::-1], high[::-1])
@@ -164,16 +153,20 @@ def _away_from_walls(plan: HomePlan, centres: Float64, clearance_m: float) -> Ma
     return ~near
 
 
-def _grown(reached: Mask, free: Mask, steps: int) -> Mask:
-    """``reached`` and every free cell at most ``steps`` cells away from it, diagonals not allowed."""
-    for _ in range(steps):
-        grown = reached.copy()
-        grown[1:] |= reached[:-1]
-        grown[:-1] |= reached[1:]
-        grown[:, 1:] |= reached[:, :-1]
-        grown[:, :-1] |= reached[:, 1:]
-        reached = grown & free
-    return reached
+def _flood(start: tuple[int, int], free: Mask) -> Iterator[Mask]:
+    """The free cells reached from ``start`` after 0, 8, 16, ... steps without diagonals, until there are no more."""
+    reached = np.zeros_like(free)
+    reached[start] = free[start]
+    count = -1
+    while count != (count := int(reached.sum())):
+        yield reached
+        for _ in range(8):
+            grown = reached.copy()
+            grown[1:] |= reached[:-1]
+            grown[:-1] |= reached[1:]
+            grown[:, 1:] |= reached[:, :-1]
+            grown[:, :-1] |= reached[:, 1:]
+            reached = grown & free
 
 
 def _within(points: Float64, low: tuple[float, ...], high: tuple[float, ...]) -> Mask:

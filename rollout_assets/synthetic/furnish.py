@@ -145,23 +145,20 @@ class Furnisher:
     def _at_wall(self, room: Room, kind: str, jitter: float = 0.02) -> PlacedPiece | None:
         """With its back to a random wall."""
         piece = self.makers[kind](self.rng)
+        half = float(piece.high[1] - piece.low[1]) / 2
         for _ in range(_TRIES):
             side = int(self.rng.integers(4))
             axis, inward = side % 2, 1.0 if side < 2 else -1.0
-            surface = room.low(axis) if inward > 0 else room.high(axis)
+            surface = room.low[axis] if inward > 0 else room.high[axis]
             yaw = math.atan2(*((0.0, inward) if axis == 0 else (inward, 0.0))) + self.rng.normal(0.0, jitter)
-            swing = (
-                abs(math.sin(yaw - round(yaw / (math.pi / 2)) * math.pi / 2)) * float(piece.high[1] - piece.low[1]) / 2
-            )
+            swing = abs(math.sin(yaw - round(yaw / (math.pi / 2)) * math.pi / 2)) * half
             off = surface + inward * (_WALL_GAP_M + swing - float(piece.low[0]))
-            half = float(piece.high[1] - piece.low[1]) / 2
-            start, stop = room.low(1 - axis) + half + 0.03, room.high(1 - axis) - half - 0.03
+            start, stop = room.low[1 - axis] + half + 0.03, room.high[1 - axis] - half - 0.03
             if stop <= start:
                 continue
             along = float(self.rng.uniform(start, stop))
             x, y = (off, along) if axis == 0 else (along, off)
-            placed = self._try(room, PlacedPiece(piece, x, y, yaw))
-            if placed is not None:
+            if placed := self._try(room, PlacedPiece(piece, x, y, yaw)):
                 return placed
         return None
 
@@ -171,23 +168,21 @@ class Furnisher:
         reach = float(np.abs(np.concatenate([piece.low[:2], piece.high[:2]])).max()) * 1.3 + _WALL_GAP_M
         for spread in np.linspace(0.05, 0.8, _TRIES // 2):
             dx, dy = self.rng.uniform(0.0, spread, 2) + reach
-            x = room.x0 + dx if self.rng.random() < 0.5 else room.x1 - dx
-            y = room.y0 + dy if self.rng.random() < 0.5 else room.y1 - dy
+            x = room.low[0] + dx if self.rng.random() < 0.5 else room.high[0] - dx
+            y = room.low[1] + dy if self.rng.random() < 0.5 else room.high[1] - dy
             yaw = float(self.rng.uniform(-math.pi, math.pi))
-            placed = self._try(room, PlacedPiece(piece, float(x), float(y), yaw))
-            if placed is not None:
+            if placed := self._try(room, PlacedPiece(piece, float(x), float(y), yaw)):
                 return placed
         return None
 
     def _in_middle(self, room: Room, kind: str) -> PlacedPiece | None:
         """Near the middle of the room, along its longer side."""
         piece = self.makers[kind](self.rng)
-        yaw = math.pi / 2 if room.x1 - room.x0 > room.y1 - room.y0 else 0.0
+        yaw = math.pi / 2 if room.high[0] - room.low[0] > room.high[1] - room.low[1] else 0.0
         for _ in range(_TRIES):
-            x = (room.x0 + room.x1) / 2 + self.rng.uniform(-0.5, 0.5)
-            y = (room.y0 + room.y1) / 2 + self.rng.uniform(-0.5, 0.5)
-            placed = self._try(room, PlacedPiece(piece, float(x), float(y), yaw + self.rng.normal(0.0, 0.04)))
-            if placed is not None:
+            x = (room.low[0] + room.high[0]) / 2 + self.rng.uniform(-0.5, 0.5)
+            y = (room.low[1] + room.high[1]) / 2 + self.rng.uniform(-0.5, 0.5)
+            if placed := self._try(room, PlacedPiece(piece, float(x), float(y), yaw + self.rng.normal(0.0, 0.04))):
                 return placed
         return None
 
@@ -199,23 +194,19 @@ class Furnisher:
         """Place the piece if it fits and people can still get everywhere."""
         footprint = candidate.footprint
         corners = footprint.corners()
-        low, high = np.array([room.x0, room.y0]) + 0.01, np.array([room.x1, room.y1]) - 0.01
-        if (corners < low).any() or (corners > high).any():
-            return None
-        if any(footprint.overlaps(zone) for zone in self._door_zones):
-            return None
-        if any(footprint.overlaps(other.footprint, _GAP_M) for other in self.placed):
-            return None
-        if candidate.piece.height_m > _SILL_M and any(footprint.overlaps(zone) for zone in self._window_zones):
-            return None
-        if not self._walkable_with(footprint):
+        low, high = np.add(room.low, 0.01), np.subtract(room.high, 0.01)
+        zones = self._door_zones + (self._window_zones if candidate.piece.height_m > _SILL_M else [])
+        if (
+            (corners < low).any()
+            or (corners > high).any()
+            or any(footprint.overlaps(zone) for zone in zones)
+            or any(footprint.overlaps(other.footprint, _GAP_M) for other in self.placed)
+            or not self._grid.connects(self._doors, self._grid.without(footprint))
+        ):
             return None
         self._grid.block(footprint)
         self.placed.append(candidate)
         return candidate
-
-    def _walkable_with(self, footprint: Footprint) -> bool:
-        return self._grid.connects(self._doors, self._grid.without(footprint))
 
 
 def _middle(door: Opening) -> Float64:

@@ -67,10 +67,8 @@ def coffee_table(rng: np.random.Generator) -> Piece:
     if rng.random() < 0.6:
         parts.append(Slab((width - 0.1, length - 0.1, 0.02), (0, 0, height * 0.35)))
     if rng.random() < 0.5:
-        parts += [
-            Slab((0.2, 0.28, 0.03), (0.05, 0.1, height + 0.015)),
-            Slab((0.18, 0.25, 0.025), (0.05, 0.1, height + 0.0425)),
-        ]
+        parts.append(Slab((0.2, 0.28, 0.03), (0.05, 0.1, height + 0.015)))
+        parts.append(Slab((0.18, 0.25, 0.025), (0.05, 0.1, height + 0.0425)))
     return make_piece("table", parts)
 
 
@@ -104,20 +102,17 @@ def chair(rng: np.random.Generator) -> Piece:
     seat, side, top = rng.uniform(0.44, 0.48), rng.uniform(0.42, 0.48), rng.uniform(0.82, 1.0)
     inset = side / 2 - 0.03
     parts: list[Part] = [Slab((side, side, 0.045), (0, 0, seat - 0.0225), radius=0.018)]
-    for x in (-inset, inset):
-        for y in (-inset, inset):
-            parts.append(Tube((x * 1.08, y * 1.08, 0), (x, y, seat - 0.04), 0.014, 0.022))
-    for y in (-inset, inset):
-        parts.append(Tube((-inset, y, seat - 0.04), (-inset - 0.06, y, top), 0.02, 0.015))
+    ends = (-inset, inset)
+    parts += [Tube((x * 1.08, y * 1.08, 0), (x, y, seat - 0.04), 0.014, 0.022) for x in ends for y in ends]
+    parts += [Tube((-inset, y, seat - 0.04), (-inset - 0.06, y, top), 0.02, 0.015) for y in ends]
     lean = -inset - 0.03
     if rng.random() < 0.55:
         for y in np.linspace(-inset, inset, int(rng.integers(3, 6)) + 2)[1:-1]:
             parts.append(Slab((0.014, 0.035, top - seat - 0.1), (lean, float(y), (seat + top) / 2)))
         parts.append(Slab((0.025, side - 0.02, 0.07), (lean - 0.02, 0, top - 0.05)))
     else:
-        parts.append(
-            Slab((0.03, side - 0.03, (top - seat) * 0.6), (lean - 0.01, 0, top - (top - seat) * 0.32), radius=0.012)
-        )
+        board = (0.03, side - 0.03, (top - seat) * 0.6)
+        parts.append(Slab(board, (lean - 0.01, 0, top - (top - seat) * 0.32), radius=0.012))
     if rng.random() < 0.3:
         for y in (-inset - 0.01, inset + 0.01):
             parts.append(Slab((side - 0.06, 0.04, 0.025), (-0.01, y, seat + 0.22)))
@@ -148,15 +143,11 @@ def bed(rng: np.random.Generator) -> Piece:
         Slab((0.06, width + 0.06, head), (-length / 2 - 0.02, 0, head / 2), radius=0.02),
     ]
     pillows = 1 if width < 1.2 else 2
+    pillow = (0.42, min(0.68, width / pillows - 0.06), 0.15)
     for y in (np.arange(pillows) - (pillows - 1) / 2) * (width / pillows):
-        parts.append(
-            Slab(
-                (0.42, min(0.68, width / pillows - 0.06), 0.15), (-length / 2 + 0.3, float(y), top + 0.07), radius=0.07
-            )
-        )
-    for x in (-length / 2 + 0.08, length / 2 - 0.08):
-        for y in (-width / 2 + 0.07, width / 2 - 0.07):
-            parts.append(Tube((x, y, 0), (x, y, frame - 0.13), 0.028, 0.035))
+        parts.append(Slab(pillow, (-length / 2 + 0.3, float(y), top + 0.07), radius=0.07))
+    x, y = length / 2 - 0.08, width / 2 - 0.07
+    parts += _legs((-x, x), (-y, y), frame - 0.13, 0.028, 0.035)
     return make_piece("bed", parts)
 
 
@@ -250,14 +241,15 @@ KINDS: dict[str, Callable[[np.random.Generator], Piece]] = {
 def _legged_top(height: float, width: float, length: float, leg: float) -> list[Part]:
     x, y = width / 2 - leg, length / 2 - leg
     parts: list[Part] = [Slab((width, length, 0.035), (0, 0, height - 0.0175), radius=0.008)]
-    for i in (-x, x):
-        for j in (-y, y):
-            parts.append(Slab((leg, leg, height - 0.035), (i, j, (height - 0.035) / 2)))
-    for i in (-x, x):
-        parts.append(Slab((0.022, 2 * y - leg, 0.08), (i, 0, height - 0.075)))
-    for j in (-y, y):
-        parts.append(Slab((2 * x - leg, 0.022, 0.08), (0, j, height - 0.075)))
+    parts += [Slab((leg, leg, height - 0.035), (i, j, (height - 0.035) / 2)) for i in (-x, x) for j in (-y, y)]
+    parts += [Slab((0.022, 2 * y - leg, 0.08), (i, 0, height - 0.075)) for i in (-x, x)]
+    parts += [Slab((2 * x - leg, 0.022, 0.08), (0, j, height - 0.075)) for j in (-y, y)]
     return parts
+
+
+def _legs(xs: tuple[float, ...], ys: tuple[float, ...], top: float, foot: float, knee: float) -> list[Tube]:
+    """A leg at every x and y from the floor to ``top``, with radius ``foot`` below and ``knee`` above."""
+    return [Tube((x, y, 0), (x, y, top), foot, knee) for x in xs for y in ys]
 
 
 def _round_table(height: float, radius: float) -> list[Part]:
@@ -269,12 +261,8 @@ def _round_table(height: float, radius: float) -> list[Part]:
 
 
 def _upholstered(rng: np.random.Generator, length: float, seats: int) -> Piece:
-    depth, seat, back, arm = (
-        rng.uniform(0.82, 0.95),
-        rng.uniform(0.4, 0.46),
-        rng.uniform(0.78, 0.9),
-        rng.uniform(0.14, 0.2),
-    )
+    depth, seat = rng.uniform(0.82, 0.95), rng.uniform(0.4, 0.46)
+    back, arm = rng.uniform(0.78, 0.9), rng.uniform(0.14, 0.2)
     inner = length - 2 * arm
     parts: list[Part] = [
         Slab((depth - 0.04, length - 0.04, seat - 0.22), (0, 0, 0.1 + (seat - 0.22) / 2)),
@@ -287,19 +275,16 @@ def _upholstered(rng: np.random.Generator, length: float, seats: int) -> Piece:
         wide = inner / seats - 0.015
         parts.append(Slab((depth - 0.22, wide, 0.16), (0.09, y, seat - 0.05), radius=0.05))
         parts.append(Slab((0.16, wide, 0.4), (-depth / 2 + 0.24, y, seat + 0.21), radius=0.06))
-    for x in (-depth / 2 + 0.1, depth / 2 - 0.1):
-        for y in (-length / 2 + 0.1, length / 2 - 0.1):
-            parts.append(Tube((x, y, 0), (x, y, 0.11), 0.018, 0.026))
-    return make_piece("sofa", parts)
+    x, y = depth / 2 - 0.1, length / 2 - 0.1
+    return make_piece("sofa", [*parts, *_legs((-x, x), (-y, y), 0.11, 0.018, 0.026)])
 
 
 def _doored(rng: np.random.Generator, width: float, depth: float, height: float, feet: float) -> Piece:
     plinth = feet if feet > 0 else 0.06
     parts: list[Part] = [Slab((depth - 0.02, width, height - plinth), (-0.01, 0, plinth + (height - plinth) / 2))]
     if feet > 0:
-        for x in (-depth / 2 + 0.06, depth / 2 - 0.08):
-            for y in (-width / 2 + 0.06, width / 2 - 0.06):
-                parts.append(Tube((x, y, 0), (x, y, plinth), 0.016, 0.024))
+        sides = (-width / 2 + 0.06, width / 2 - 0.06)
+        parts += _legs((-depth / 2 + 0.06, depth / 2 - 0.08), sides, plinth, 0.016, 0.024)
     else:
         parts.append(Slab((depth - 0.08, width - 0.02, plinth), (-0.03, 0, plinth / 2)))
     doors = max(1, round(width / 0.5))
@@ -323,9 +308,8 @@ def _books(rng: np.random.Generator, width: float, depth: float, z: float, room:
         if rng.random() < 0.12:
             radius = rng.uniform(0.04, 0.06)
             if y + 2 * radius < width / 2 - 0.02:
-                parts.append(
-                    Tube((0, y + radius, z), (0, y + radius, z + room * rng.uniform(0.4, 0.7)), radius, radius * 0.6)
-                )
+                top = z + room * rng.uniform(0.4, 0.7)
+                parts.append(Tube((0, y + radius, z), (0, y + radius, top), radius, radius * 0.6))
             y += 2 * radius + 0.05
             continue
         thick, tall = rng.uniform(0.025, 0.06), min(room - 0.03, rng.uniform(0.16, 0.28))

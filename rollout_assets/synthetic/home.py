@@ -29,26 +29,11 @@ _KINDS_BY_SIZE: tuple[RoomKind, ...] = ("living", "dining", "bedroom", "study", 
 
 @dataclass(frozen=True)
 class Room:
-    """One room between its wall surfaces, in metres: (x0, y0) to (x1, y1)."""
+    """One room between its wall surfaces; low, high: its corners (x, y) in metres."""
 
     kind: RoomKind
-    x0: float
-    y0: float
-    x1: float
-    y1: float
-
-    @property
-    def area_m2(self) -> float:
-        """Floor area."""
-        return (self.x1 - self.x0) * (self.y1 - self.y0)
-
-    def low(self, axis: int) -> float:
-        """The lower wall surface along x (0) or y (1)."""
-        return (self.x0, self.y0)[axis]
-
-    def high(self, axis: int) -> float:
-        """The upper wall surface along x (0) or y (1)."""
-        return (self.x1, self.y1)[axis]
+    low: tuple[float, float]
+    high: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -96,7 +81,7 @@ class HomePlan:
 
     def _facade(self) -> list[Part]:
         t = OUTER_WALL_M
-        shell = Room("living", -t, -t, self.width_m + t, self.depth_m + t)
+        shell = Room("living", (-t, -t), (self.width_m + t, self.depth_m + t))
         outer = [opening for opening in self.openings if len(opening.rooms) == 1]
         return list(_wall_sheets(shell, self.height_m, outer, inward=False))
 
@@ -145,7 +130,7 @@ def _rooms(cells: list[Cell], width: float, depth: float) -> tuple[Room, ...]:
     for (x0, y0, x1, y1), kind in zip(order, _KINDS_BY_SIZE, strict=False):
         left, right = (x0 if x0 == 0 else x0 + half), (x1 if x1 == width else x1 - half)
         near, far = (y0 if y0 == 0 else y0 + half), (y1 if y1 == depth else y1 - half)
-        rooms.append(Room(kind, left, near, right, far))
+        rooms.append(Room(kind, (left, near), (right, far)))
     return tuple(rooms)
 
 
@@ -155,10 +140,10 @@ def _doors(rng: np.random.Generator, rooms: tuple[Room, ...]) -> tuple[Opening, 
     for a, first in enumerate(rooms):
         for b, second in enumerate(rooms):
             for axis in (0, 1):
-                if abs(second.low(axis) - first.high(axis) - INNER_WALL_M) > 1e-6:
+                if abs(second.low[axis] - first.high[axis] - INNER_WALL_M) > 1e-6:
                     continue
-                start = max(first.low(1 - axis), second.low(1 - axis)) + 0.2
-                stop = min(first.high(1 - axis), second.high(1 - axis)) - 0.2
+                start = max(first.low[1 - axis], second.low[1 - axis]) + 0.2
+                stop = min(first.high[1 - axis], second.high[1 - axis]) - 0.2
                 if stop - start >= DOOR_WIDTH_M:
                     edges.append((a, b, axis, start, stop))
     group = list(range(len(rooms)))
@@ -170,29 +155,28 @@ def _doors(rng: np.random.Generator, rooms: tuple[Room, ...]) -> tuple[Opening, 
         if joined and rng.random() > 0.35:
             continue
         group = [group[a] if member == group[b] else member for member in group]
-        near, far = rooms[a].high(axis), rooms[b].low(axis)
+        near, far = rooms[a].high[axis], rooms[b].low[axis]
         doors.append(Opening("door", axis, near, far, at, at + DOOR_WIDTH_M, 0.0, DOOR_HEIGHT_M, (a, b)))
     return tuple(doors)
 
 
 def _outer_walls(rooms: tuple[Room, ...], width: float, depth: float) -> list[tuple[int, int, float, float]]:
-    """(room, axis, inner surface, outer surface) of every outer wall."""
+    """(room, axis, lower surface, upper surface) of every outer wall."""
     walls = []
     for number, room in enumerate(rooms):
         for axis, limit in ((0, width), (1, depth)):
-            if room.low(axis) == 0.0:
-                walls.append((number, axis, 0.0, -OUTER_WALL_M))
-            if room.high(axis) == limit:
+            if room.low[axis] == 0.0:
+                walls.append((number, axis, -OUTER_WALL_M, 0.0))
+            if room.high[axis] == limit:
                 walls.append((number, axis, limit, limit + OUTER_WALL_M))
     return walls
 
 
 def _entrance(rng: np.random.Generator, rooms: tuple[Room, ...], width: float, depth: float) -> Opening:
     walls = _outer_walls(rooms, width, depth)
-    number, axis, inner, outer = walls[int(rng.integers(len(walls)))]
-    start, stop = rooms[number].low(1 - axis) + 0.25, rooms[number].high(1 - axis) - 0.25
+    number, axis, near, far = walls[int(rng.integers(len(walls)))]
+    start, stop = rooms[number].low[1 - axis] + 0.25, rooms[number].high[1 - axis] - 0.25
     at = float(rng.uniform(start, stop - DOOR_WIDTH_M))
-    near, far = min(inner, outer), max(inner, outer)
     return Opening("entrance", axis, near, far, at, at + DOOR_WIDTH_M, 0.0, DOOR_HEIGHT_M, (number,))
 
 
@@ -200,12 +184,11 @@ def _windows(
     rng: np.random.Generator, rooms: tuple[Room, ...], width: float, depth: float, entrance: Opening
 ) -> tuple[Opening, ...]:
     windows = []
-    for number, axis, inner, outer in _outer_walls(rooms, width, depth):
+    for number, axis, near, far in _outer_walls(rooms, width, depth):
         room = rooms[number]
-        start, stop = room.low(1 - axis) + 0.4, room.high(1 - axis) - 0.4
+        start, stop = room.low[1 - axis] + 0.4, room.high[1 - axis] - 0.4
         wide = float(min(rng.uniform(1.0, 1.8), stop - start))
         at = float(rng.uniform(start, stop - wide))
-        near, far = min(inner, outer), max(inner, outer)
         sill = float(rng.uniform(0.85, 1.0))
         is_entrance = entrance.rooms == (number,) and (entrance.axis, entrance.near) == (axis, near)
         if rng.random() < 0.75 and not is_entrance:
@@ -225,9 +208,9 @@ def _facing(origin: Vector, a: Vector, b: Vector, towards: Vector, holes: tuple[
 
 
 def _room_sheets(room: Room, height: float, openings: list[Opening]) -> list[Part]:
-    wide, deep = (room.x1 - room.x0, 0.0, 0.0), (0.0, room.y1 - room.y0, 0.0)
-    floor = _facing((room.x0, room.y0, 0.0), wide, deep, (0, 0, 1))
-    ceiling = _facing((room.x0, room.y0, height), wide, deep, (0, 0, -1))
+    wide, deep = (room.high[0] - room.low[0], 0.0, 0.0), (0.0, room.high[1] - room.low[1], 0.0)
+    floor = _facing((*room.low, 0.0), wide, deep, (0, 0, 1))
+    ceiling = _facing((*room.low, height), wide, deep, (0, 0, -1))
     return [floor, ceiling, *_wall_sheets(room, height, openings, inward=True)]
 
 
@@ -235,8 +218,8 @@ def _wall_sheets(room: Room, height: float, openings: list[Opening], inward: boo
     """The four walls of a rectangle, each with its openings cut out, seen from inside or from outside."""
     sheets = []
     for axis in (0, 1):
-        start, length = room.low(1 - axis), room.high(1 - axis) - room.low(1 - axis)
-        for surface, side in ((room.low(axis), 1.0), (room.high(axis), -1.0)):
+        start, length = room.low[1 - axis], room.high[1 - axis] - room.low[1 - axis]
+        for surface, side in ((room.low[axis], 1.0), (room.high[axis], -1.0)):
             cuts = [o for o in openings if o.axis == axis and surface in (o.near, o.far)]
             holes = tuple((o.start - start, o.stop - start, o.sill, o.head) for o in cuts)
             origin, along = _point(axis, surface, start, 0.0), _point(axis, 0.0, length, 0.0)
@@ -267,8 +250,7 @@ def _fittings(opening: Opening) -> list[Part]:
     tall, level = o.head - o.sill, (o.head + o.sill) / 2
 
     def bar(along: float, up: float, at: float, z: float, thick: float) -> Slab:
-        size = _point(o.axis, thick, along, up)
-        return Slab(size, _point(o.axis, middle, at, z))
+        return Slab(_point(o.axis, thick, along, up), _point(o.axis, middle, at, z))
 
     if o.kind == "entrance":
         return [bar(wide, tall, centre, level, 0.045)]

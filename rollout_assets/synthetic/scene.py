@@ -56,7 +56,8 @@ def build_scene(config: SyntheticConfig, scene_index: int, furniture: FurnitureS
     scale = _fit_scale(structure, placed, config.faces)
     patches = [combine([part.build(STRUCTURE_CELL_M * scale) for part in structure])]
     local = [item.piece.build(FURNITURE_CELL_M * scale) for item in placed]
-    patches += [_in_world(item, patch) for item, patch in zip(placed, local, strict=True)]
+    for item, patch in zip(placed, local, strict=True):
+        patches.append(Patch(transform(item.pose_world_object, patch.vertices).astype(np.float64), patch.faces))
     whole = combine(patches)
     piece = np.repeat(np.arange(len(patches), dtype=np.int32) - 1, [len(patch.faces) for patch in patches])
     vertices, faces, face_piece = _cleaned(whole, piece)
@@ -74,10 +75,6 @@ def _fit_scale(structure: list[Part], placed: tuple[PlacedPiece, ...], faces_wan
         count += sum(item.piece.face_count(FURNITURE_CELL_M * middle) for item in placed)
         low, high = (middle, high) if count > faces_wanted else (low, middle)
     return high
-
-
-def _in_world(item: PlacedPiece, patch: Patch) -> Patch:
-    return Patch(transform(item.pose_world_object, patch.vertices).astype(np.float64), patch.faces)
 
 
 def _cleaned(whole: Patch, piece: NDArray[np.int32]) -> tuple[Float32, NDArray[np.int32], NDArray[np.int32]]:

@@ -21,7 +21,7 @@ from rollout_assets.sources.ply import write_binary_ply
 from rollout_assets.synthetic.config import SyntheticConfig, snippet_id
 from rollout_assets.synthetic.furniture_files import load_furniture
 from rollout_assets.synthetic.scene import SyntheticScene, build_scene
-from rollout_assets.synthetic.snippet import SnippetRow, build_snippet
+from rollout_assets.synthetic.snippet import build_snippet
 from rollout_assets.synthetic.walk import walking_grid
 
 PIECES_PER_HOME = 25
@@ -63,12 +63,9 @@ def write_shard(task: ShardTask) -> ShardResult:
     bvh = TriangleBvh(scene.vertices, scene.faces, "cpu")
     grid = walking_grid(scene)
     numbers = range(task.first, task.first + task.count)
-    rows = [
-        build_snippet(config, task.scene_index, number, scene, bvh, grid, furniture.class_names) for number in numbers
-    ]
-    final = task.store_dir / layout.shard_dir(task.shard_id)
-    with publishing(final) as scratch:
-        blocks = _write_blocks(scratch, rows)
+    rows = [build_snippet(config, task.scene_index, number, scene, bvh, grid) for number in numbers]
+    with publishing(task.store_dir / layout.shard_dir(task.shard_id)) as scratch:
+        blocks = _write_blocks(scratch, rows, furniture.class_names)
     spec = layout.ShardSpec(
         shard_id=task.shard_id,
         relative_dir=layout.shard_dir(task.shard_id),
@@ -76,7 +73,7 @@ def write_shard(task: ShardTask) -> ShardResult:
         num_rows=task.count,
         blocks=blocks,
     )
-    points = sum(int(row.arrays[layout.LENGTHS][0]) for row in rows)
+    points = sum(int(row[layout.LENGTHS][0]) for row in rows)
     return ShardResult(spec, _index_rows(task, scene.scene_id, numbers), len(scene.faces), points)
 
 
@@ -110,15 +107,17 @@ def _write_mesh(folder: Path, scene: SyntheticScene) -> None:
         write_binary_ply(scratch, scene.vertices, scene.faces)
 
 
-def _write_blocks(folder: Path, rows: list[SnippetRow]) -> dict[str, layout.BlockSpec]:
+def _write_blocks(
+    folder: Path, rows: list[dict[str, NDArray[Any]]], class_names: dict[int, str]
+) -> dict[str, layout.BlockSpec]:
     group = zarr.create_group(folder, zarr_format=3, overwrite=True)
     blocks = {}
-    for name in rows[0].arrays:
-        stacked = np.stack([row.arrays[name] for row in rows])
+    for name in rows[0]:
+        stacked = np.stack([row[name] for row in rows])
         _write_array(group, name, stacked)
         blocks[name] = layout.BlockSpec.of_array(name, stacked.dtype.name, stacked.shape)
     for name in (layout.GT_NAMES, layout.DETECTED_NAMES):
-        _write_records(folder, name, [row.class_names for row in rows])
+        _write_records(folder, name, [class_names] * len(rows))
         blocks[name] = layout.BlockSpec.of_records(name, len(rows))
     return blocks
 

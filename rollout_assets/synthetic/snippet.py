@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,14 +24,6 @@ EVIDENCE_CUBE_M = 4.0
 GRAVITY_M_S2 = (0.0, 0.0, -9.81)
 
 
-@dataclass(frozen=True)
-class SnippetRow:
-    """``arrays`` by block name, each of the block's shape without the row axis; names of classes by id."""
-
-    arrays: dict[str, NDArray[Any]]
-    class_names: dict[int, str]
-
-
 def build_snippet(
     config: SyntheticConfig,
     scene_index: int,
@@ -40,9 +31,11 @@ def build_snippet(
     scene: SyntheticScene,
     bvh: TriangleBvh,
     grid: FloorGrid,
-    class_names: dict[int, str],
-) -> SnippetRow:
-    """Snippet ``snippet_index`` of a scene; nothing about it depends on which other snippets are built."""
+) -> dict[str, NDArray[Any]]:
+    """The arrays of snippet ``snippet_index`` by block name, each of the block's shape without the row axis.
+
+    Nothing about a snippet depends on which other snippets are built.
+    """
     rng = rng_for("synthetic snippet", config.seed, scene_index, snippet_index)
     walk = draw_walk(config, scene, grid, rng)
     sight = look(config, scene, bvh, walk, rng)
@@ -66,7 +59,7 @@ def build_snippet(
     }
     if config.evidence:
         arrays[layout.EVIDENCE_POINTS], arrays[layout.EVIDENCE_COUNTS] = evidence_voxels(walk, sight)
-    return SnippetRow(arrays, class_names)
+    return arrays
 
 
 def evidence_voxels(walk: Walk, sight: Sight) -> tuple[Float32, NDArray[np.int64]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
@@ -243,7 +243,7 @@ class Sheet:
     origin: tuple[float, float, float]
     u: tuple[float, float, float]
     v: tuple[float, float, float]
-    holes: tuple[tuple[float, float, float, float], ...] = field(default=())
+    holes: tuple[tuple[float, float, float, float], ...] = ()
 
     def face_count(self, cell_m: float) -> int:
         """Triangles that ``build`` makes."""

@@ -8,12 +8,10 @@ it ignores rows of shards that the manifest does not name. What a dead append le
 from __future__ import annotations
 
 import io
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -24,6 +22,7 @@ from rollout_assets.errors import ConfigError, SourceError
 from rollout_assets.files import file_lock, is_locked, is_scratch, publish_bytes, publish_path, remove_path, rename_path
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.sources import layout
+from rollout_assets.sources.snapshot import StoreSnapshot, read_snapshot
 from rollout_assets.synthetic.config import SyntheticConfig, snippet_number
 from rollout_assets.synthetic.furniture_files import load_furniture
 from rollout_assets.synthetic.shard_writer import ShardResult, ShardTask, write_shard
@@ -69,10 +68,9 @@ def build_synthetic_store(
     furniture_digest = load_furniture(config.furniture_dir, config.faces).digest
     _refuse_existing(store_dir, overwrite)
     building = store_dir.with_name(f".building-{store_dir.name}")
-    if building.exists():
-        if is_locked(building):
-            raise SourceError(f"{store_dir}: is being built by another process; wait for it or choose another place")
-        remove_path(building)
+    if is_locked(building):
+        raise SourceError(f"{store_dir}: is being built by another process; wait for it or choose another place")
+    remove_path(building)
     building.mkdir(parents=True)
     with file_lock(building, str(store_dir), busy=SourceError):
         try:
@@ -105,13 +103,13 @@ def append_synthetic_snippets(
     if not store_dir.is_dir():
         raise SourceError(f"{store_dir}: no such store")
     with file_lock(store_dir, str(store_dir), busy=SourceError):
-        manifest = _read_manifest(store_dir)
+        snapshot = read_snapshot(store_dir)
+        manifest = snapshot.manifest
         config = _config_of(store_dir, manifest, furniture_dir, workers)
-        rows = _committed_rows(store_dir, manifest)
         _remove_leftovers(store_dir, manifest)
-        tasks = _append_tasks(store_dir, config, manifest, rows, snippets, new_scenes, scene_ids)
+        tasks = _append_tasks(config, snapshot, snippets, new_scenes, scene_ids)
         results = _run(tasks, config.effective_workers, "append", progress)
-        rows += tuple(row for result in results for row in result.rows)
+        rows = (*snapshot.rows, *(row for result in results for row in result.rows))
         specs = [*manifest.shards, *(result.spec for result in results)]
         grown = _manifest(config, manifest.source.get("furniture_digest"), specs, rows)
         _publish_metadata(store_dir, grown, rows)
@@ -153,28 +151,32 @@ def _shard_writer() -> Callable[[ShardTask, ProgressSink], ShardResult]:
 
 
 def _append_tasks(
-    store_dir: Path,
     config: SyntheticConfig,
-    manifest: layout.Manifest,
-    rows: Sequence[layout.IndexRow],
+    snapshot: StoreSnapshot,
     snippets: int,
     new_scenes: int,
     scene_ids: Sequence[str] | None,
 ) -> list[ShardTask]:
     """New snippets of old scenes first, then new scenes; shard and sample numbers go on where the store ends."""
     present: dict[int, int] = {}
-    for row in rows:
-        scene = _scene_number(row.scene_id)
+    for row in snapshot.rows:
+        scene = int(row.scene_id.rsplit("-", 1)[1])
         present[scene] = max(present.get(scene, 0), snippet_number(row.snippet_id) + 1)
-    chosen = sorted(present) if scene_ids is None else [_known_scene(name, config, present) for name in scene_ids]
+    number_of = {config.scene_id(scene): scene for scene in sorted(present)}
+    for name in scene_ids or ():
+        if name not in number_of:
+            raise SourceError(f"no scene {name} in the store; it has {len(present)} scenes")
+    chosen = [number_of[name] for name in (number_of if scene_ids is None else scene_ids)]
     batches = [(scene, present[scene], snippets) for scene in chosen] if snippets else []
-    beyond = max(present) + 1
+    beyond = max(present, default=-1) + 1
     batches += [(scene, 0, config.snippets_per_scene) for scene in range(beyond, beyond + new_scenes)]
-    shard = 1 + max(number for spec in manifest.shards if (number := layout.shard_number(spec.shard_id)) is not None)
+    numbers = [layout.shard_number(spec.shard_id) for spec in snapshot.manifest.shards]
+    shard = 1 + max((number for number in numbers if number is not None), default=-1)
     tasks = []
-    row_start = len(rows)
+    row_start = len(snapshot.rows)
     for offset, (scene, first, count) in enumerate(batches):
-        tasks.append(ShardTask(config, store_dir, layout.shard_name(shard + offset), row_start, scene, first, count))
+        shard_id = layout.shard_name(shard + offset)
+        tasks.append(ShardTask(config, snapshot.root, shard_id, row_start, scene, first, count))
         row_start += count
     return tasks
 
@@ -233,21 +235,11 @@ def _manifest(
     )
 
 
-def _read_manifest(store_dir: Path) -> layout.Manifest:
-    path = store_dir / layout.MANIFEST_FILE
-    try:
-        return layout.Manifest.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        raise SourceError(f"{store_dir}: not a source store, it has no {layout.MANIFEST_FILE}") from None
-    except ValidationError as error:
-        raise SourceError(f"{path}: not a manifest: {problems_text(error)}; check the store") from None
-
-
 def _config_of(
     store_dir: Path, manifest: layout.Manifest, furniture_dir: Path | None, workers: int | None
 ) -> SyntheticConfig:
     """The options a store was built with, which its own rows and the appended ones share."""
-    if manifest.provenance.get("writer") != WRITER or manifest.version != layout.FORMAT_VERSION:
+    if manifest.provenance.get("writer") != WRITER:
         raise SourceError(f"{store_dir}: not a synthetic store of version {layout.FORMAT_VERSION}; cannot append to it")
     options = dict(manifest.source.get("dataset_config", {}))
     try:
@@ -262,22 +254,6 @@ def _config_of(
     return config
 
 
-def _committed_rows(store_dir: Path, manifest: layout.Manifest) -> tuple[layout.IndexRow, ...]:
-    """The rows that the manifest counts; lines beyond are of an append that died."""
-    count = manifest.stats.num_samples
-    path = store_dir / layout.INDEX_FILE
-    try:
-        lines = path.read_bytes().splitlines()[:count]
-        rows = tuple(layout.IndexRow.model_validate_json(line) for line in lines)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read: {error}") from None
-    except ValidationError as error:
-        raise SourceError(f"{path}: not an index: {problems_text(error)}; check the store") from None
-    if [row.sample_index for row in rows] != list(range(count)) or not rows:
-        raise SourceError(f"{path}: does not hold the {count} rows its manifest counts; check the store")
-    return rows
-
-
 def _remove_leftovers(store_dir: Path, manifest: layout.Manifest) -> None:
     """Shards that no manifest names and half-written files; only called by the one writer."""
     named = {spec.relative_dir for spec in manifest.shards}
@@ -288,17 +264,6 @@ def _remove_leftovers(store_dir: Path, manifest: layout.Manifest) -> None:
         for path in folder.iterdir():
             if is_scratch(path):
                 remove_path(path)
-
-
-def _scene_number(scene_id: str) -> int:
-    return int(scene_id.rsplit("-", 1)[1])
-
-
-def _known_scene(scene_id: str, config: SyntheticConfig, present: dict[int, int]) -> int:
-    for number in present:
-        if config.scene_id(number) == scene_id:
-            return number
-    raise SourceError(f"no scene {scene_id} in the store; it has {len(present)} scenes")
 
 
 def _refuse_existing(store_dir: Path, overwrite: bool) -> None:
@@ -315,20 +280,17 @@ def _put_in_place(building: Path, store_dir: Path, overwrite: bool) -> None:
     """Rename the finished store to its place; an old one steps aside first and is removed afterwards."""
     _refuse_existing(store_dir, overwrite)
     old = store_dir.with_name(f".replaced-{store_dir.name}")
-    if old.exists():
-        remove_path(old)
+    remove_path(old)
     if store_dir.exists():
         rename_path(store_dir, old)
     publish_path(building, store_dir)
-    if old.exists():
-        remove_path(old)
+    remove_path(old)
 
 
 def _summary(
     store_dir: Path, manifest: layout.Manifest, results: list[ShardResult], started: float, new_scenes: int
 ) -> SyntheticSummary:
     samples = sum(result.spec.num_rows for result in results)
-    raw: dict[str, Any] = json.loads(manifest.to_json())
     return SyntheticSummary(
         store_dir=store_dir,
         new_samples=samples,
@@ -339,6 +301,6 @@ def _summary(
         num_val=manifest.stats.num_val,
         faces_per_scene=tuple(result.faces for result in results),
         points_per_sample=sum(result.points for result in results) / max(samples, 1),
-        source_manifest_hash=layout.source_manifest_hash(raw),
+        source_manifest_hash=layout.source_manifest_hash(manifest.model_dump(mode="json")),
         seconds=time.monotonic() - started,
     )

@@ -171,7 +171,7 @@ def _attention(scene: SyntheticScene, position: Float64, heading: float) -> Floa
     near = (away < 5.0) & (away > 0.8) & (turn < _MAX_GAZE_YAW)
     same_room = np.zeros(len(near), bool)
     for room in scene.plan.rooms:
-        low, high = (room.x0 - 0.1, room.y0 - 0.1), (room.x1 + 0.1, room.y1 + 0.1)
+        low, high = np.subtract(room.low, 0.1), np.add(room.high, 0.1)
         if ((position[:2] >= low) & (position[:2] <= high)).all():
             same_room |= ((centres[:, :2] >= low) & (centres[:, :2] <= high)).all(axis=1)
     return np.where(near & same_room, 1.0 / (0.5 + away), 0.0)

@@ -24,6 +24,12 @@ LABELLED: tuple[MatchStatus, ...] = ("matched", "v0_gt_input")
 """Statuses under which a target has a ground-truth box, and so may have labels."""
 
 
+_SCORES = ("confidence", "projected_area_fraction", "visibility_score", "support_score", "deficit_score")
+_COUNTS = ("semidense_support_count", "evl_support_count", "effective_support_count")
+_SAME_NAME = ("source", "source_index", "sem_id", "inst_id", "center_world", "pose_world_object", *_SCORES, *_COUNTS)
+"""Fields of a selected target that a lineage has too, with ``target_`` before the name."""
+
+
 @dataclass(frozen=True, eq=False)
 class TargetMatch:
     """What the truth says of one selected target.
@@ -52,7 +58,8 @@ class TargetMatch:
     def lineage_fields(self) -> dict[str, Any]:
         """Every ``target_*``, ``matched_gt_*`` and ``gt_match_*`` field of a rollout's lineage that is known here."""
         target, draw = self.target, self.target.draw
-        return {
+        same_name = {f"target_{name}": getattr(target, name) for name in _SAME_NAME}
+        return same_name | {
             "scene_id": target.identity.scene_id,
             "snippet_id": target.identity.snippet_id,
             "target_id": target.target_id,
@@ -62,23 +69,9 @@ class TargetMatch:
             "target_selection_score": target.score,
             "target_selection_probability": draw.probability,
             "target_selection_temperature": draw.temperature,
-            "target_source": target.source,
-            "target_source_index": target.source_index,
-            "target_sem_id": target.sem_id,
-            "target_inst_id": target.inst_id,
             "target_class_name": target.class_name or None,
-            "target_confidence": target.confidence,
             "target_projected_area_pixels": target.projected_area_px,
-            "target_projected_area_fraction": target.projected_area_fraction,
-            "target_semidense_support_count": target.semidense_support_count,
-            "target_evl_support_count": target.evl_support_count,
-            "target_effective_support_count": target.effective_support_count,
-            "target_visibility_score": target.visibility_score,
-            "target_support_score": target.support_score,
-            "target_deficit_score": target.deficit_score,
-            "target_center_world": target.center_world,
             "target_extents": target.extents_m,
-            "target_pose_world_object": target.pose_world_object,
             "target_relative_pose_reference_object": target.pose_reference_object,
             "target_invalid_reason_bitset": self.reason_bitset,
             "target_primary_invalid_reason": int(self.primary_reason),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.poses import Float32
-from rollout_assets.sources.sample import SampleIdentity
+from rollout_assets.sources.layout import IndexRow
 from rollout_assets.targets.reasons import TargetInvalidReason
 
 TargetSource = Literal["detected_obbs", "gt_obbs_oracle"]
@@ -22,8 +22,10 @@ DETECTED_SOURCE: TargetSource = "detected_obbs"
 GROUND_TRUTH_SOURCE: TargetSource = "gt_obbs_oracle"
 """Ground-truth boxes; the source of protocol ``v0_gt_input``."""
 
+_AREAS = ("projected_area_px", "projected_area_fraction")
 
-def target_id(identity: SampleIdentity, source: TargetSource, sem_id: int, inst_id: int, source_index: int) -> str:
+
+def target_id(identity: IndexRow, source: TargetSource, sem_id: int, inst_id: int, source_index: int) -> str:
     """``scene:snippet:source:sem=S:inst=I:idx=K``: unique in a campaign, the same in every run."""
     return f"{identity.scene_id}:{identity.snippet_id}:{source}:sem={sem_id}:inst={inst_id}:idx={source_index}"
 
@@ -48,7 +50,7 @@ class SelectedTarget:
     sample's reference pose. Areas are None without a 2-D box. An explicit target may carry reasons against it.
     """
 
-    identity: SampleIdentity
+    identity: IndexRow
     target_id: str
     source: TargetSource
     source_index: int
@@ -95,7 +97,7 @@ class TargetTable:
     without a 2-D box), pose_reference_object (n, 12). ``reason_bitset`` is exactly VALID where a box is eligible.
     """
 
-    identity: SampleIdentity
+    identity: IndexRow
     source: TargetSource
     source_reasons: tuple[TargetInvalidReason, ...]
     target_id: tuple[str, ...]
@@ -119,11 +121,9 @@ class TargetTable:
     primary_reason: NDArray[np.uint16]
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name not in ("identity", "source", "source_reasons"):
-                rows = len(getattr(self, field.name))
-                if rows != len(self.target_id):
-                    raise GeometryError(f"target column {field.name} has {rows} rows, expected {len(self.target_id)}")
+        for name, values in vars(self).items():
+            if name not in ("identity", "source", "source_reasons") and len(values) != len(self):
+                raise GeometryError(f"target column {name} has {len(values)} rows, expected {len(self)}")
 
     def __len__(self) -> int:
         return len(self.target_id)
@@ -135,40 +135,22 @@ class TargetTable:
 
     def selected(self, row: int, draw: Draw) -> SelectedTarget:
         """One row as a selected target."""
-        pose = self.boxes.pose_world_object[row]
-        return SelectedTarget(
-            identity=self.identity,
-            target_id=self.target_id[row],
-            source=self.source,
-            source_index=int(self.source_index[row]),
-            sem_id=int(self.sem_id[row]),
-            inst_id=int(self.inst_id[row]),
-            class_name=self.class_name[row],
-            confidence=float(self.confidence[row]),
-            projected_area_px=_known(self.projected_area_px[row]),
-            projected_area_fraction=_known(self.projected_area_fraction[row]),
-            semidense_support_count=int(self.semidense_support_count[row]),
-            evl_support_count=int(self.evl_support_count[row]),
-            effective_support_count=float(self.effective_support_count[row]),
-            visibility_score=float(self.visibility_score[row]),
-            support_score=float(self.support_score[row]),
-            deficit_score=float(self.deficit_score[row]),
-            score=float(self.score[row]),
-            center_world=tuple(pose[9:].tolist()),
-            extents_m=tuple(self.boxes.extents_m[row].tolist()),
-            pose_world_object=tuple(pose.tolist()),
-            pose_reference_object=tuple(self.pose_reference_object[row].tolist()),
-            reason_bitset=int(self.reason_bitset[row]),
-            primary_reason=TargetInvalidReason(int(self.primary_reason[row])),
-            draw=draw,
-        )
+        columns = {name: values for name, values in vars(self).items() if isinstance(values, np.ndarray)}
+        plain = {name: values[row].tolist() for name, values in columns.items()}
+        areas = {name: None if np.isnan(plain[name]) else plain[name] for name in _AREAS}
+        pose = tuple(self.boxes.pose_world_object[row].tolist())
+        exact = {
+            "center_world": pose[9:],
+            "extents_m": tuple(self.boxes.extents_m[row].tolist()),
+            "pose_world_object": pose,
+            "pose_reference_object": tuple(plain["pose_reference_object"]),
+            "primary_reason": TargetInvalidReason(plain["primary_reason"]),
+        }
+        given = (self.identity, self.target_id[row], self.source)
+        return SelectedTarget(*given, class_name=self.class_name[row], draw=draw, **plain | areas | exact)
 
 
 def usable_boxes(boxes: OrientedBoxes) -> NDArray[np.bool_]:
     """(n,): finite and with an extent on every axis."""
     finite = np.isfinite(boxes.pose_world_object).all(axis=1) & np.isfinite(boxes.extents_m).all(axis=1)
     return np.asarray(finite & (boxes.extents_m > 0).all(axis=1))
-
-
-def _known(value: np.float32) -> float | None:
-    return None if np.isnan(value) else float(value)

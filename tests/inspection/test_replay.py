@@ -149,7 +149,7 @@ def test_tiles_give_the_same_image_as_all_faces_at_once(real: RolloutZarrStoreRe
 
     source = source_of(campaign)
     sample = source.sample(source.row(0))
-    mesh = source.meshes.load(sample.identity.scene_id)
+    mesh = source.meshes.load(sample.actor.identity.scene_id)
     camera = sample.actor.camera.resized(13, 11)
     pose = sample.actor.reference_pose_world_camera
     whole = naive.depth(mesh.vertices, mesh.faces, pose, camera, 0.001, 20.0)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
+
+from numpy.typing import NDArray
 
 from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from rollout_assets.randomness import rng_for
@@ -10,7 +13,7 @@ from rollout_assets.synthetic.config import SyntheticConfig
 from rollout_assets.synthetic.furniture_files import BUILT_IN
 from rollout_assets.synthetic.scene import SyntheticScene, build_scene
 from rollout_assets.synthetic.sight import Sight, look
-from rollout_assets.synthetic.snippet import SnippetRow, build_snippet
+from rollout_assets.synthetic.snippet import build_snippet
 from rollout_assets.synthetic.walk import Walk, draw_walk, walking_grid
 
 SMALL = SyntheticConfig(
@@ -43,7 +46,7 @@ def sight_in(index: int, number: int) -> Sight:
 
 
 @cache
-def snippet_in(index: int, number: int) -> SnippetRow:
-    """A whole snippet."""
+def snippet_in(index: int, number: int) -> dict[str, NDArray[Any]]:
+    """The arrays of a whole snippet."""
     grid = walking_grid(home(index))
-    return build_snippet(SMALL, index, number, home(index), bvh_of(index), grid, BUILT_IN.class_names)
+    return build_snippet(SMALL, index, number, home(index), bvh_of(index), grid)

@@ -109,9 +109,7 @@ def test_furniture_stands_apart_and_inside_its_room() -> None:
             assert not one.footprint.overlaps(two.footprint)
         for item in scene.placed:
             corners = item.footprint.corners()
-            inside = [
-                ((corners >= (room.x0, room.y0)) & (corners <= (room.x1, room.y1))).all() for room in scene.plan.rooms
-            ]
+            inside = [((corners >= room.low) & (corners <= room.high)).all() for room in scene.plan.rooms]
             assert sum(inside) == 1
 
 
@@ -142,7 +140,7 @@ def test_boxes_contain_their_furniture_and_hug_it() -> None:
 def test_a_home_is_closed_but_for_its_windows() -> None:
     scene = home(0)
     room = scene.plan.rooms[0]
-    centre = np.array([(room.x0 + room.x1) / 2, (room.y0 + room.y1) / 2, 2.2], np.float32)
+    centre = np.array([*np.add(room.low, room.high) / 2, 2.2], np.float32)
     directions = rng_for("rays").normal(size=(20_000, 3)).astype(np.float32)
     _, face = bvh_of(0).cast_rays(np.broadcast_to(centre, directions.shape), directions)
     assert float((face < 0).float().mean()) < 0.05

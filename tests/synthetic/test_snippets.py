@@ -37,7 +37,7 @@ ROWS = [(scene, number) for scene in range(2) for number in range(3)]
 
 
 def _points(scene: int, number: int) -> np.ndarray:
-    arrays = snippet_in(scene, number).arrays
+    arrays = snippet_in(scene, number)
     return arrays[layout.POINTS_WORLD][: int(arrays[layout.LENGTHS][0])]
 
 
@@ -67,7 +67,7 @@ def test_raw_rig_poses_become_cameras_by_one_right_multiplication() -> None:
     for scene, number in ROWS:
         walk = walk_in(scene, number)
         np.testing.assert_array_equal(compose(walk.pose_world_rig, RIG_FROM_LUF), walk.pose_world_camera)
-        arrays = snippet_in(scene, number).arrays
+        arrays = snippet_in(scene, number)
         last = compose(arrays[layout.T_WORLD_RIG][-1], RIG_FROM_LUF)
         np.testing.assert_array_equal(last, arrays[layout.REFERENCE_POSE])
 
@@ -76,8 +76,8 @@ def test_raw_rig_poses_become_cameras_by_one_right_multiplication() -> None:
 def test_points_lie_on_what_was_seen_within_their_noise(scene: int, number: int) -> None:
     points = _points(scene, number)
     assert SMALL.min_points <= len(points) <= SMALL.max_points
-    assert np.isnan(snippet_in(scene, number).arrays[layout.POINTS_WORLD][len(points) :]).all()
-    track = translation(snippet_in(scene, number).arrays[layout.REFERENCE_POSE][None])
+    assert np.isnan(snippet_in(scene, number)[layout.POINTS_WORLD][len(points) :]).all()
+    track = translation(snippet_in(scene, number)[layout.REFERENCE_POSE][None])
     farthest = np.linalg.norm(points[:, :3] - track, axis=1) + 3.0
     distance = bvh_of(scene).closest(points[:, :3])[0].sqrt().numpy()
     assert (distance <= NOISE_CLIP * points[:, 3] * farthest**2 + 1e-3).all()
@@ -87,7 +87,7 @@ def test_points_lie_on_what_was_seen_within_their_noise(scene: int, number: int)
 @pytest.mark.parametrize(("scene", "number"), ROWS[::2])
 def test_every_point_is_visible_from_some_pose(scene: int, number: int) -> None:
     points = _points(scene, number)[::5]
-    poses = compose(snippet_in(scene, number).arrays[layout.T_WORLD_RIG], RIG_FROM_LUF)
+    poses = compose(snippet_in(scene, number)[layout.T_WORLD_RIG], RIG_FROM_LUF)
     camera = camera_of(SMALL)
     visible = np.zeros(len(points), bool)
     for pose in poses:
@@ -105,7 +105,7 @@ def test_objects_are_seen_sparsely_and_from_one_side() -> None:
     support, covered = [], []
     for scene, number in ROWS:
         points = _points(scene, number)[:, :3]
-        rows = snippet_in(scene, number).arrays[layout.GT_OBBS][-1]
+        rows = snippet_in(scene, number)[layout.GT_OBBS][-1]
         for piece in rows[~is_padding(rows), INST_ID].astype(int).tolist():
             box = home(scene).boxes[piece : piece + 1]
             support.append(int(box.contains(points, margin_m=0.03).sum()))
@@ -120,7 +120,7 @@ def test_objects_are_seen_sparsely_and_from_one_side() -> None:
 
 @pytest.mark.parametrize(("scene", "number"), ROWS)
 def test_true_boxes_are_those_of_the_home(scene: int, number: int) -> None:
-    arrays = snippet_in(scene, number).arrays
+    arrays = snippet_in(scene, number)
     packed = arrays[layout.GT_OBBS]
     assert packed.shape == (SMALL.poses, layout.MAX_BOXES, 34)
     for time in (0, -1):
@@ -138,7 +138,7 @@ def test_true_boxes_are_those_of_the_home(scene: int, number: int) -> None:
 def test_detections_are_good_on_average_miss_some_and_invent_some() -> None:
     found, missed, invented, confidence, quality = 0, 0, 0, [], []
     for scene, number in [(scene, number) for scene in range(2) for number in range(8)]:
-        arrays = snippet_in(scene, number).arrays
+        arrays = snippet_in(scene, number)
         frame = arrays[layout.T_WORLD_RIG][0]
         gt, detected = arrays[layout.GT_OBBS][-1], arrays[layout.DETECTED_OBBS][0]
         gt, detected = gt[~is_padding(gt)], detected[~is_padding(detected)]
@@ -205,5 +205,5 @@ def test_a_snippet_does_not_depend_on_what_was_drawn_before() -> None:
     snippet_in.cache_clear()
     snippet_in(1, 0)
     again = snippet_in(0, 2)
-    for name, array in first.arrays.items():
-        np.testing.assert_array_equal(array, again.arrays[name])
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, again[name])

@@ -243,7 +243,7 @@ def test_empty_appends_are_refused(built: Path, snippets: int, scenes: int) -> N
 def test_appending_to_something_else_is_refused(built: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no such store"):
         append_synthetic_snippets(tmp_path / "nowhere", 1)
-    with pytest.raises(SourceError, match="not a source store"):
+    with pytest.raises(SourceError, match="not a VIN offline store"):
         append_synthetic_snippets(tmp_path, 1)
     with pytest.raises(SourceError, match="no scene"):
         append_synthetic_snippets(built, 1, scene_ids=["kitchen"])

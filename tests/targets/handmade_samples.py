@@ -11,9 +11,18 @@ import numpy as np
 from rollout_assets.geometry.boxes import BB2, BB3, BOX_WIDTH, INST_ID, POSE, PROBABILITY, SEM_ID, unpack_boxes
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import IDENTITY_POSE, look_along, make_pose
-from rollout_assets.sources.sample import BoxSet, EvidencePoints, SampleIdentity, VinActor, VinTruth
+from rollout_assets.sources.layout import IndexRow
+from rollout_assets.sources.sample import BoxSet, EvidencePoints, VinActor, VinTruth
 
-IDENTITY = SampleIdentity(7, "key-7", "scene-a", "snip-3", "train", "shard-000000", 7)
+IDENTITY = IndexRow(
+    sample_index=7,
+    sample_key="key-7",
+    scene_id="scene-a",
+    snippet_id="snip-3",
+    split="train",
+    shard_id="shard-000000",
+    row=7,
+)
 CAMERA = PinholeCamera(fx_px=100.0, fy_px=100.0, cx_px=50.0, cy_px=40.0, height_px=80, width_px=100)
 NO_BOX = (-1.0, -1.0, -1.0, -1.0)
 REFERENCE = look_along((0.0, 0.0, 1.5), (1.0, 0.0, 0.0))
