@@ -173,8 +173,7 @@ class RolloutZarrStoreWriter:
 
     def append(self, record: RolloutZarrRecord) -> None:
         """Add one record; one that does not fit is ``RecordRefused`` and ends the build."""
-        config = self.config
-        refuse_unfit(record, config.target_protocol_version, config.reason_code_version, config.selected_depth)
+        refuse_unfit(record, self.config)
         owner = self._owner(record)
         if not record.chains:
             return
