@@ -27,7 +27,7 @@ from rollout_assets.rollouts.zarr_store.attributes import (
     root_attributes,
 )
 from rollout_assets.rollouts.zarr_store.chunks.row_chunks import RowLayout
-from rollout_assets.rollouts.zarr_store.chunks.sinks import ChunkSizes, ColumnSink, TableSink, WrittenArray
+from rollout_assets.rollouts.zarr_store.chunks.sinks import ColumnSink, TableSink, WrittenArray
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.dictionaries import Dictionaries, encode_strings
 from rollout_assets.rollouts.zarr_store.documents import write_metadata
@@ -290,26 +290,20 @@ class RolloutZarrStoreWriter:
         return owner
 
     def _make_sinks(self) -> dict[str, TableSink]:
-        config = self.config
-        rows = ChunkSizes(config.chunk_rows, config.chunks_per_shard)
-        small = ChunkSizes(config.chunk_rows, 1)
-        depth = ChunkSizes(config.selected_depth.chunk_steps, config.depth_chunks_per_shard)
-
-        def sink(table: Table, sizes: ChunkSizes) -> TableSink:
-            return TableSink(self.store_dir, table, config.dims, sizes, self._workers, self._on_step)
-
-        return {
-            "sources": sink(SOURCES, small),
-            "targets": sink(TARGETS, small),
-            "rollouts": sink(ROLLOUTS, small),
-            "lineage": sink(LINEAGE, small),
-            "steps": sink(STEPS, small),
-            "candidates": sink(CANDIDATES, rows),
-            "candidate_diagnostics": sink(CANDIDATE_DIAGNOSTICS, rows),
-            "selected_depth": sink(SELECTED_DEPTH.without_rasters, small),
-            "rasters": sink(SELECTED_DEPTH.part(SELECTED_DEPTH.rasters), depth),
-            "target_eval_crops": sink(TARGET_EVAL_CROPS, ChunkSizes(1, 1)),
+        config, depth = self.config, self.config.selected_depth
+        tables = (SOURCES, TARGETS, ROLLOUTS, LINEAGE, STEPS, SELECTED_DEPTH.without_rasters)
+        rasters = SELECTED_DEPTH.part(SELECTED_DEPTH.rasters)
+        return {table.name: self._sink(table) for table in tables} | {
+            "candidates": self._sink(CANDIDATES, chunks_per_file=config.chunks_per_shard),
+            "candidate_diagnostics": self._sink(CANDIDATE_DIAGNOSTICS, chunks_per_file=config.chunks_per_shard),
+            "rasters": self._sink(rasters, depth.chunk_steps, config.depth_chunks_per_shard),
+            "target_eval_crops": self._sink(TARGET_EVAL_CROPS, 1),
         }
+
+    def _sink(self, table: Table, chunk_rows: int | None = None, chunks_per_file: int = 1, **dims: int) -> TableSink:
+        rows = chunk_rows or self.config.chunk_rows
+        sizes = self.config.dims | dims
+        return TableSink(self.store_dir, table, sizes, rows, chunks_per_file, self._workers, self._on_step)
 
     def _write_view(self, written: WrittenArrays) -> None:
         index = StateIndex.build(written.columns(STEPS, STEP_COLUMNS), written.columns(ROLLOUTS, ROLLOUT_COLUMNS))
@@ -327,12 +321,8 @@ class RolloutZarrStoreWriter:
 
     def _view_sinks(self, width: int) -> list[TableSink]:
         states = self.config.chunk_states
-        dense = ChunkSizes(states, max(self.config.states_per_shard // states, 1))
-        narrow = ChunkSizes(self.config.chunk_rows, 1)
-        return [
-            TableSink(self.store_dir, Q_H.part(names), {"A": width}, sizes, self._workers, self._on_step)
-            for names, sizes in ((VIEW_OF, dense), (set(Q_H.names) - set(VIEW_OF), narrow))
-        ]
+        dense = self._sink(Q_H.part(VIEW_OF), states, max(self.config.states_per_shard // states, 1), A=width)
+        return [dense, self._sink(Q_H.part(set(Q_H.names) - set(VIEW_OF)))]
 
     def _write_texts(self) -> list[WrittenArray]:
         texts = {f"dictionaries/{name}": values for name, values in self.dictionaries.values().items()}
@@ -348,8 +338,7 @@ class RolloutZarrStoreWriter:
         return list(self._workers.map(lambda path: self._write_whole(path, arrays[path]), arrays))
 
     def _write_whole(self, path: str, values: NDArray[Any]) -> WrittenArray:
-        layout = RowLayout(values.dtype, (), max(len(values), 1), 1, "rows")
-        column = ColumnSink(self.store_dir, path, lambda _: layout)
+        column = ColumnSink(self.store_dir, path, RowLayout(values.dtype, (), max(len(values), 1), 1, "rows"))
         if len(values):
             column.write(values)
         return column.finish()
