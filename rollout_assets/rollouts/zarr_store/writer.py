@@ -21,10 +21,10 @@ from rollout_assets.rollouts.zarr_store.attributes import (
     STORE_KIND,
     RolloutZarrStoreConfig,
     SmallTables,
-    StoreCounts,
     group_attributes,
-    manifest_payload,
+    manifest_facts,
     root_attributes,
+    store_counts,
 )
 from rollout_assets.rollouts.zarr_store.chunks.row_chunks import RowLayout
 from rollout_assets.rollouts.zarr_store.chunks.sinks import ColumnSink, TableSink, WrittenArray
@@ -213,36 +213,32 @@ class RolloutZarrStoreWriter:
         self._write_view(written)
         self._on_step("view")
         written.add(self._write_texts())
-        counts = StoreCounts.of(written.shape)
-        tables = SmallTables.of(written.column, self.dictionaries.values())
+        counts = store_counts(written.shape)
+        tables = SmallTables(written.column, self.dictionaries.values())
         horizon = self._horizon or 1
         groups = group_attributes(self.config, counts, horizon)
-        root = root_attributes(self.config, tables.origin, counts, horizon, self._created_at_utc or now_utc())
+        root = root_attributes(self.config, tables, counts, horizon, self._created_at_utc or now_utc())
         self._on_step("manifest/before")
-        payload = manifest_payload(
-            root,
-            counts,
-            tables,
-            written.content_sha256,
-            written.stored_checksums(),
-            self._context or RolloutStoreManifestContext.here(),
-            self._store_kind,
-        )
-        digest = write_rollout_store_manifest(self.store_dir, payload)
+        payload = manifest_facts(root, counts, tables) | {
+            "store_kind": self._store_kind,
+            "generation": (self._context or RolloutStoreManifestContext.here()).to_jsonable(),
+            "content_sha256": written.content_sha256,
+            "stored_crc32c": written.stored_checksums(),
+        }
+        root["manifest_sha256"] = write_rollout_store_manifest(self.store_dir, payload)
         self._on_step("manifest/after")
-        root["manifest_sha256"] = digest
         write_metadata(self.store_dir, written.documents, groups, root, self._on_step)
         self._on_step("root")
         self._finished = True
         return RolloutZarrWriteResult(
             store_dir=self.store_dir,
-            num_sources=counts.sources,
-            num_targets=counts.targets,
-            num_rollouts=counts.rollouts,
-            num_steps=counts.steps,
-            num_candidates=counts.candidates,
+            num_sources=counts["sources"],
+            num_targets=counts["targets"],
+            num_rollouts=counts["rollouts"],
+            num_steps=counts["steps"],
+            num_candidates=counts["candidates"],
             manifest_path=self.store_dir / ROLLOUT_MANIFEST_FILENAME,
-            manifest_sha256=digest,
+            manifest_sha256=root["manifest_sha256"],
         )
 
     def _add_source(self, row: Row, where: str) -> int:
@@ -267,12 +263,12 @@ class RolloutZarrStoreWriter:
         if not records:
             return
         flat = flatten_records(records, self.counts)
-        refuse_unfit_rows(records, flat.candidates)
+        refuse_unfit_rows(records, flat["candidates"])
         if self.config.selected_depth.enabled:
-            depth = depth_columns(records, flat.steps, self.config.dims["H"], self.config.dims["W"])
+            depth = depth_columns(records, flat["steps"], self.config.dims["H"], self.config.dims["W"])
             self._sinks["selected_depth"].append(depth)
             self._sinks["rasters"].append(depth)
-        for name, columns in vars(flat).items():
+        for name, columns in flat.items():
             self._sinks[name].append(columns)
 
     def _owner(self, record: RolloutZarrRecord) -> Owner:

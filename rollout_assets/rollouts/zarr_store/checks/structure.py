@@ -15,11 +15,10 @@ from rollout_assets.errors import StoreDamaged
 from rollout_assets.rollouts.zarr_store.attributes import (
     RolloutZarrStoreConfig,
     SmallTables,
-    StoreCounts,
-    config_hashes,
     group_attributes,
+    manifest_facts,
     root_attributes,
-    source_coverage,
+    store_counts,
 )
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck, known_arrays
 from rollout_assets.rollouts.zarr_store.chunks.arrays import decoding_threads
@@ -28,7 +27,6 @@ from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, document_byt
 from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
-    ROLLOUT_MANIFEST_VERSION,
     manifest_json_bytes,
 )
 from rollout_assets.rollouts.zarr_store.schema import (
@@ -176,8 +174,7 @@ def attributes_as_derived(store: StoreUnderCheck) -> Findings:
     counts = _counts(store)
     horizons = store.column(ROLLOUTS, "horizon")
     horizon = int(horizons.max()) if len(horizons) else 1
-    tables = _small_tables(store)
-    derived = root_attributes(config, tables.origin, counts, horizon, str(attributes.get("created_at_utc")))
+    derived = root_attributes(config, _small_tables(store), counts, horizon, str(attributes.get("created_at_utc")))
     expected = derived | {"manifest_sha256": hashlib.sha256(store.manifest_bytes).hexdigest()}
     yield from _compare("attribute", attributes, expected)
     for group in GROUPS:
@@ -198,19 +195,7 @@ def manifest_matches(store: StoreUnderCheck) -> Findings:
     if hashlib.sha256(store.manifest_bytes).hexdigest() != store.attributes.get("manifest_sha256"):
         yield problem(where, "its SHA-256 is not the root attribute manifest_sha256")
     root = {name: value for name, value in store.attributes.items() if name != "manifest_sha256"}
-    tables = _small_tables(store)
-    expected: dict[str, Any] = {
-        "manifest_version": ROLLOUT_MANIFEST_VERSION,
-        "schema_id": ROLLOUT_ZARR_SCHEMA_ID,
-        "schema_version": ROLLOUT_ZARR_SCHEMA_VERSION,
-        "created_at_utc": root.get("created_at_utc"),
-        "root_attrs": root,
-        "counts": vars(_counts(store)),
-        "source_coverage": source_coverage(tables),
-        "config_hashes": config_hashes(tables),
-        "dictionary_sizes": {name: len(values) for name, values in tables.dictionaries.items()},
-    }
-    for name, value in expected.items():
+    for name, value in manifest_facts(root, _counts(store), _small_tables(store)).items():
         stored = manifest.get(name)
         if isinstance(value, dict) and isinstance(stored, dict):
             yield from _compare(f"{where} {name}", stored, value)
@@ -321,32 +306,26 @@ def _compare(where: str, stored: Any, expected: dict[str, Any]) -> Findings:
 
 
 def _config(attributes: dict[str, Any]) -> RolloutZarrStoreConfig:
+    def named(prefix: str, *names: str) -> dict[str, Any]:
+        return {name: attributes[f"{prefix}{name}"] for name in names}
+
+    rendered = named("selected_depth_", "renderer", "znear_m", "zfar_m")
     return RolloutZarrStoreConfig.model_validate(
         {
-            "discount_gamma": attributes["discount_gamma"],
-            "return_semantics": attributes["return_semantics"],
-            "target_protocol_version": attributes["target_protocol_version"],
-            "reason_code_version": attributes["reason_code_version"],
-            "field_retention_policy": attributes["field_retention_policy"],
+            **named("", "discount_gamma", "return_semantics", "target_protocol_version", "reason_code_version"),
+            **named("", "field_retention_policy"),
             "chunk_states": attributes["q_h_chunk_states"],
-            "selected_depth": {
-                "enabled": attributes["selected_depth_enabled"],
-                "width_px": attributes["selected_depth_width_px"],
-                "height_px": attributes["selected_depth_height_px"],
-                "chunk_steps": attributes["selected_depth_chunk_steps"],
-            },
-            "depth_renderer": attributes["selected_depth_renderer"],
-            "depth_znear_m": attributes["selected_depth_znear_m"],
-            "depth_zfar_m": attributes["selected_depth_zfar_m"],
+            "selected_depth": named("selected_depth_", "enabled", "width_px", "height_px", "chunk_steps"),
+            **{f"depth_{name}": value for name, value in rendered.items()},
             "target_eval_max_points": attributes["target_eval_crops_max_points"],
         },
         strict=True,
     )
 
 
-def _counts(store: StoreUnderCheck) -> StoreCounts:
-    return StoreCounts.of(lambda path: store.array(path).shape)
+def _counts(store: StoreUnderCheck) -> dict[str, int]:
+    return store_counts(lambda path: store.array(path).shape)
 
 
 def _small_tables(store: StoreUnderCheck) -> SmallTables:
-    return SmallTables.of(store.column, {name: store.strings(name) for name in DICTIONARIES})
+    return SmallTables(store.column, {name: store.strings(name) for name in DICTIONARIES})
