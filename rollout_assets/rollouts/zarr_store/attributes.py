@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rollout_assets.candidates.reasons import INVALID_REASON_VERSION
 from rollout_assets.config import (
     CampaignConfig,
     ConfigSection,
@@ -22,7 +23,6 @@ from rollout_assets.config import (
     Positive,
     SelectedDepthRetentionConfig,
 )
-from rollout_assets.rollouts.trace import INVALID_REASON_VERSION
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, ROLLOUT_MANIFEST_VERSION
 from rollout_assets.rollouts.zarr_store.schema import (

@@ -14,7 +14,7 @@ from rollout_assets.rollouts.zarr_store.chunks.files import LocalFiles
 from rollout_assets.rollouts.zarr_store.chunks.sinks import TableSink
 from rollout_assets.rollouts.zarr_store.identities import rows_of
 from rollout_assets.rollouts.zarr_store.open_store import OpenStore
-from rollout_assets.rollouts.zarr_store.schema import Q_H, SOURCES, TARGETS
+from rollout_assets.rollouts.zarr_store.schema import Q_H
 from rollout_assets.rollouts.zarr_store.writer import RolloutZarrStoreWriter
 
 
@@ -30,8 +30,8 @@ class RolloutZarrStoreExtender(RolloutZarrStoreWriter):
         for sink in self._sinks.values():
             self._resume(sink, before)
         self.dictionaries.intern_store(before.dictionaries)
-        for identities, table in ((self.sources, SOURCES), (self.targets, TARGETS)):
-            for row in rows_of(before.columns(table), table.names):
+        for identities in (self.sources, self.targets):
+            for row in rows_of(before.columns(identities.table), identities.table.names):
                 identities.add(row, before.location)
         self._horizon = int(before.attributes["q_h_horizon"])
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -158,9 +157,7 @@ class RolloutZarrStoreWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._workers.shutdown(wait=True, cancel_futures=True)
         if not self._finished:
             discard_path(self.store_dir)
@@ -190,12 +187,9 @@ class RolloutZarrStoreWriter:
         refuse_other_settings(self.config, store)
         strings = self.dictionaries.intern_store(store.dictionaries)
         owners: dict[str, NDArray[np.int64]] = {}
-        for column, table, add in (
-            ("source_row_id", SOURCES, self._add_source),
-            ("target_row_id", TARGETS, self._add_target),
-        ):
-            rows = rebased_rows(store, table, Rebasing(strings, owners))
-            owners[column] = np.array([add(row, store.location) for row in rows], np.int64)
+        for column, identities in (("source_row_id", self.sources), ("target_row_id", self.targets)):
+            rows = rebased_rows(store, identities.table, Rebasing(strings, owners))
+            owners[column] = np.array([self._add(identities, row, store.location) for row in rows], np.int64)
         rebasing = Rebasing(strings, owners, shifts_after(self.counts))
         for name, columns in rebased_blocks(store, rebasing, self.config.selected_depth.enabled):
             if name == ROLLOUTS.name:
@@ -241,21 +235,15 @@ class RolloutZarrStoreWriter:
             manifest_sha256=root["manifest_sha256"],
         )
 
-    def _add_source(self, row: Row, where: str) -> int:
-        """The source row of an identity; a second split in one store is refused."""
-        if int(row["split_id"]) != 0:
+    def _add(self, identities: IdentityTable, row: Row, where: str) -> int:
+        """The row id of a source or target; a source of a second split is refused."""
+        split_id = int(row.get("split_id", 0))
+        if split_id != 0:
             splits = self.dictionaries["split"].values
-            split = splits[int(row["split_id"])]
-            raise RecordRefused(f"{where}: one store holds one split: {splits[0]!r} so far, got {split!r}")
-        return self._add_owner(self.sources, SOURCES, row, where)
-
-    def _add_target(self, row: Row, where: str) -> int:
-        return self._add_owner(self.targets, TARGETS, row, where)
-
-    def _add_owner(self, identities: IdentityTable, table: Table, row: Row, where: str) -> int:
+            raise RecordRefused(f"{where}: one store holds one split: {splits[0]!r} so far, got {splits[split_id]!r}")
         row_id, is_new = identities.add(row, where)
         if is_new:
-            self._sinks[table.name].append(identities.block(row_id, row))
+            self._sinks[identities.table.name].append(identities.block(row_id, row))
         return row_id
 
     def _flatten_waiting(self) -> None:
@@ -278,10 +266,10 @@ class RolloutZarrStoreWriter:
         if self._last is not None and self._last[:2] == (source_facts, target_facts):
             return self._last[2]
         where = f"record {record.rollout_id_prefix!r}"
-        source_id = self._add_source(source_row(lineage, self.dictionaries), where)
+        source_id = self._add(self.sources, source_row(lineage, self.dictionaries), where)
         row = target_row(lineage, source_id, self.dictionaries, self.config.target_protocol_version)
         trainable = bool(row["target_valid_mask"] and row["gt_label_valid_mask"])
-        owner = Owner(source_id, self._add_target(row, where), trainable)
+        owner = Owner(source_id, self._add(self.targets, row, where), trainable)
         self._last = (source_facts, target_facts, owner)
         return owner
 
