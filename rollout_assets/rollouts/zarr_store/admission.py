@@ -13,20 +13,14 @@ from rollout_assets.config import SelectedDepthRetentionConfig
 from rollout_assets.errors import RecordRefused
 from rollout_assets.geometry.poses import finite_rigid
 from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutLineage, RolloutStep, RolloutZarrRecord
+from rollout_assets.rollouts.zarr_store import schema
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.flatten import EncodedRecord
 from rollout_assets.rollouts.zarr_store.identities import SOURCE_FIELDS
-from rollout_assets.rollouts.zarr_store.schema import (
-    LABEL_COLUMNS,
-    LINEAGE_HASHES,
-    REQUIRED_LINEAGE,
-    TARGET_SOURCES,
-    TARGETS,
-)
 
 REQUIRED_FIELDS = (
     *SOURCE_FIELDS.values(),
-    *(LINEAGE_HASHES[column] for column in REQUIRED_LINEAGE),
+    *(schema.LINEAGE_HASHES[column] for column in schema.REQUIRED_LINEAGE),
     "target_id",
     "target_source",
 )
@@ -64,7 +58,7 @@ def refuse_unfit_rows(records: Sequence[EncodedRecord], candidates: Mapping[str,
                 f"record {encoded.record.rollout_id_prefix!r}: root pose must be finite and rigid, got {shown}"
             )
     labelled = np.zeros(len(actor), np.bool_)
-    for name in LABEL_COLUMNS:
+    for name in schema.LABEL_COLUMNS:
         labelled |= ~np.isnan(candidates[name])
     for wrong, problem in (
         (bits_wrong, "invalid_reason_bitset disagrees with actor_action_mask"),
@@ -79,7 +73,7 @@ def refuse_unfit_rows(records: Sequence[EncodedRecord], candidates: Mapping[str,
 
 
 def _lineage_problems(lineage: RolloutLineage, config: RolloutZarrStoreConfig) -> Iterator[str]:
-    protocol = config.target_protocol_version
+    protocol, source = config.target_protocol_version, schema.TARGET_SOURCES[config.target_protocol_version]
     missing = [name for name in REQUIRED_FIELDS if getattr(lineage, name) in (None, "")]
     if missing:
         yield f"lineage is missing {', '.join(missing)}"
@@ -88,11 +82,11 @@ def _lineage_problems(lineage: RolloutLineage, config: RolloutZarrStoreConfig) -
         yield f"target protocol must be {protocol!r} in this store, got {lineage.target_protocol_version!r}"
     if lineage.reason_code_version != config.reason_code_version:
         yield f"reason code version must be {config.reason_code_version!r}, got {lineage.reason_code_version!r}"
-    if lineage.target_source != TARGET_SOURCES[protocol]:
-        yield f"target source must be {TARGET_SOURCES[protocol]!r} under {protocol}, got {lineage.target_source!r}"
+    if lineage.target_source != source:
+        yield f"target source must be {source!r} under {protocol}, got {lineage.target_source!r}"
     if lineage.source_shard_row is not None and lineage.source_shard_row < 0:
         yield f"source_shard_row must be >= 0, got {lineage.source_shard_row}"
-    for column in TARGETS.columns:
+    for column in schema.TARGETS.columns:
         value = getattr(lineage, column.name) if column.row_shape else None
         if value is not None and (len(value),) != column.row_shape:
             yield f"{column.name} must have {column.row_shape[0]} values, got {len(value)}"

@@ -23,26 +23,9 @@ from rollout_assets.config import (
     Positive,
     SelectedDepthRetentionConfig,
 )
+from rollout_assets.rollouts.zarr_store import schema
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, ROLLOUT_MANIFEST_VERSION
-from rollout_assets.rollouts.zarr_store.schema import (
-    CANDIDATE_DIAGNOSTICS,
-    CANDIDATES,
-    DEFAULT_RETURN_SEMANTICS,
-    LINEAGE,
-    Q_H,
-    Q_H_REWARD_METRIC,
-    Q_H_TD_SEMANTICS,
-    ROLLOUT_ZARR_SCHEMA_ID,
-    ROLLOUT_ZARR_SCHEMA_VERSION,
-    ROLLOUTS,
-    SELECTED_DEPTH,
-    SOURCE_ROLES,
-    SOURCES,
-    STEPS,
-    TARGET_EVAL_CROPS,
-    TARGETS,
-)
 
 STORE_KIND = "standalone_rollout_zarr_shard"
 """``store_kind`` of a store written on its own; promotion names its own kind."""
@@ -57,7 +40,7 @@ class RolloutZarrStoreConfig(ConfigSection):
     """Layout and target metadata for one standalone rollout replay store."""
 
     discount_gamma: Fraction = 1.0
-    return_semantics: str = DEFAULT_RETURN_SEMANTICS
+    return_semantics: str = schema.DEFAULT_RETURN_SEMANTICS
     target_protocol_version: str = Field("v1_observed", pattern=r"^(v1_observed|v0_gt_input)$")
     reason_code_version: str = INVALID_REASON_VERSION
     field_retention_policy: str = "compact"
@@ -93,15 +76,15 @@ class RolloutZarrStoreConfig(ConfigSection):
 
 
 COUNTED: Mapping[str, Table] = {
-    "sources": SOURCES,
-    "targets": TARGETS,
-    "rollouts": ROLLOUTS,
-    "steps": STEPS,
-    "candidates": CANDIDATES,
-    "candidate_diagnostics": CANDIDATE_DIAGNOSTICS,
-    "selected_depths": SELECTED_DEPTH,
-    "q_h_states": Q_H,
-    "target_eval_crops": TARGET_EVAL_CROPS,
+    "sources": schema.SOURCES,
+    "targets": schema.TARGETS,
+    "rollouts": schema.ROLLOUTS,
+    "steps": schema.STEPS,
+    "candidates": schema.CANDIDATES,
+    "candidate_diagnostics": schema.CANDIDATE_DIAGNOSTICS,
+    "selected_depths": schema.SELECTED_DEPTH,
+    "q_h_states": schema.Q_H,
+    "target_eval_crops": schema.TARGET_EVAL_CROPS,
 }
 """What a manifest calls the rows of each table."""
 
@@ -111,7 +94,7 @@ Counts = Mapping[str, int]
 def store_counts(shape_of: Callable[[str], tuple[int, ...]]) -> dict[str, int]:
     """Rows of every table, and the width of the training view, from the shapes of a store's arrays by path."""
     counts = {name: shape_of(table.path(table.names[0]))[0] for name, table in COUNTED.items()}
-    return counts | {"q_h_max_candidates": shape_of(Q_H.path("candidate_row_id"))[1]}
+    return counts | {"q_h_max_candidates": shape_of(schema.Q_H.path("candidate_row_id"))[1]}
 
 
 def depth_attributes(config: RolloutZarrStoreConfig) -> dict[str, Any]:
@@ -140,8 +123,8 @@ def view_attributes(config: RolloutZarrStoreConfig, counts: Counts, horizon: int
     return {
         "view_role": VIEW_ROLE,
         "source_tables": VIEW_SOURCES,
-        "td_semantics": Q_H_TD_SEMANTICS,
-        "reward_metric": Q_H_REWARD_METRIC,
+        "td_semantics": schema.Q_H_TD_SEMANTICS,
+        "reward_metric": schema.Q_H_REWARD_METRIC,
         "return_semantics": config.return_semantics,
         "td_reward_target_rri_role": "diagnostic_state_relative_rri",
         "state_count": counts["q_h_states"],
@@ -159,7 +142,7 @@ def crop_attributes(config: RolloutZarrStoreConfig, rows: int) -> dict[str, Any]
         "coordinate_frame": "world",
         "enabled": rows > 0,
         "max_points": config.target_eval_max_points,
-        "source_roles": ",".join(SOURCE_ROLES),
+        "source_roles": ",".join(schema.SOURCE_ROLES),
         "retention": "sampled_audit",
     }
 
@@ -180,8 +163,8 @@ def root_attributes(
     depth = {f"selected_depth_{name.removeprefix('depth_')}": value for name, value in depth_attributes(config).items()}
     crops = crop_attributes(config, counts["target_eval_crops"])
     return {
-        "schema_id": ROLLOUT_ZARR_SCHEMA_ID,
-        "schema_version": ROLLOUT_ZARR_SCHEMA_VERSION,
+        "schema_id": schema.ROLLOUT_ZARR_SCHEMA_ID,
+        "schema_version": schema.ROLLOUT_ZARR_SCHEMA_VERSION,
         "zarr_format": 3,
         "created_at_utc": created_at_utc,
         "manifest_path": ROLLOUT_MANIFEST_FILENAME,
@@ -198,7 +181,7 @@ def root_attributes(
         "q_h_view_persisted": True,
         "q_h_view_role": VIEW_ROLE,
         "q_h_source_tables": VIEW_SOURCES,
-        "q_h_reward_metric": Q_H_REWARD_METRIC,
+        "q_h_reward_metric": schema.Q_H_REWARD_METRIC,
         "q_h_return_semantics": config.return_semantics,
         "q_h_horizon": horizon,
         "q_h_chunk_states": config.chunk_states,
@@ -233,21 +216,21 @@ class SmallTables:
 
     def common(self, name: str) -> str:
         """The string that all source rows have in a column; ``mixed`` if they differ."""
-        values = set(self.strings(SOURCES, name))
+        values = set(self.strings(schema.SOURCES, name))
         return values.pop() if len(values) == 1 else MIXED
 
 
 def source_coverage(tables: SmallTables) -> dict[str, Any]:
     """Which source rows a store covers."""
     columns = {
-        "source_row_id": tables.column(SOURCES, "source_row_id").tolist(),
-        "source_sample_index": tables.column(SOURCES, "sample_index").tolist(),
-        "source_shard_row": tables.column(SOURCES, "source_shard_row").tolist(),
-        "source_sample_key": tables.strings(SOURCES, "sample_key_id"),
-        "scene_id": tables.strings(SOURCES, "scene_id"),
-        "snippet_id": tables.strings(SOURCES, "snippet_id"),
-        "split": tables.strings(SOURCES, "split_id"),
-        "source_shard_id": tables.strings(SOURCES, "source_shard_id"),
+        "source_row_id": tables.column(schema.SOURCES, "source_row_id").tolist(),
+        "source_sample_index": tables.column(schema.SOURCES, "sample_index").tolist(),
+        "source_shard_row": tables.column(schema.SOURCES, "source_shard_row").tolist(),
+        "source_sample_key": tables.strings(schema.SOURCES, "sample_key_id"),
+        "scene_id": tables.strings(schema.SOURCES, "scene_id"),
+        "snippet_id": tables.strings(schema.SOURCES, "snippet_id"),
+        "split": tables.strings(schema.SOURCES, "split_id"),
+        "source_shard_id": tables.strings(schema.SOURCES, "source_shard_id"),
     }
     return {
         "num_source_rows": len(columns["source_row_id"]),
@@ -261,14 +244,14 @@ def source_coverage(tables: SmallTables) -> dict[str, Any]:
 def config_hashes(tables: SmallTables) -> dict[str, list[str]]:
     """Every config hash and policy that the rows of a store name, sorted."""
     return {
-        "candidate": tables.distinct(LINEAGE, "candidate_config_id"),
-        "oracle": tables.distinct(LINEAGE, "oracle_config_id"),
-        "rollout": tables.distinct(LINEAGE, "rollout_config_id"),
-        "model_checkpoint": tables.distinct(LINEAGE, "model_checkpoint_id"),
-        "source_manifest": tables.distinct(SOURCES, "source_offline_store_manifest_hash_id"),
-        "split_manifest": tables.distinct(SOURCES, "split_manifest_hash_id"),
-        "target_crop_policy": tables.distinct(TARGETS, "target_crop_policy_id"),
-        "target_protocol": tables.distinct(LINEAGE, "target_protocol_version_id"),
+        "candidate": tables.distinct(schema.LINEAGE, "candidate_config_id"),
+        "oracle": tables.distinct(schema.LINEAGE, "oracle_config_id"),
+        "rollout": tables.distinct(schema.LINEAGE, "rollout_config_id"),
+        "model_checkpoint": tables.distinct(schema.LINEAGE, "model_checkpoint_id"),
+        "source_manifest": tables.distinct(schema.SOURCES, "source_offline_store_manifest_hash_id"),
+        "split_manifest": tables.distinct(schema.SOURCES, "split_manifest_hash_id"),
+        "target_crop_policy": tables.distinct(schema.TARGETS, "target_crop_policy_id"),
+        "target_protocol": tables.distinct(schema.LINEAGE, "target_protocol_version_id"),
     }
 
 
@@ -276,8 +259,8 @@ def manifest_facts(root: Mapping[str, Any], counts: Counts, tables: SmallTables)
     """What a manifest says of the store's own attributes and tables."""
     return {
         "manifest_version": ROLLOUT_MANIFEST_VERSION,
-        "schema_id": ROLLOUT_ZARR_SCHEMA_ID,
-        "schema_version": ROLLOUT_ZARR_SCHEMA_VERSION,
+        "schema_id": schema.ROLLOUT_ZARR_SCHEMA_ID,
+        "schema_version": schema.ROLLOUT_ZARR_SCHEMA_VERSION,
         "created_at_utc": root.get("created_at_utc"),
         "root_attrs": dict(root),
         "counts": dict(counts),

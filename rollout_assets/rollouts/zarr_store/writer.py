@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rollout_assets.errors import RecordRefused, StoreExists
 from rollout_assets.files import discard_path, now_utc
 from rollout_assets.rollouts.trace import RolloutZarrRecord
+from rollout_assets.rollouts.zarr_store import schema
 from rollout_assets.rollouts.zarr_store.admission import refuse_unfit, refuse_unfit_rows
 from rollout_assets.rollouts.zarr_store.attributes import (
     STORE_KIND,
@@ -61,26 +62,6 @@ from rollout_assets.rollouts.zarr_store.merge import (
     shifts_after,
 )
 from rollout_assets.rollouts.zarr_store.open_store import OpenStore
-from rollout_assets.rollouts.zarr_store.schema import (
-    CANDIDATE_DIAGNOSTICS,
-    CANDIDATES,
-    CROP_POLICIES_PATH,
-    LINEAGE,
-    PROTOCOL_PATH,
-    Q_H,
-    REASON_BITS_PATH,
-    REASON_NAMES_PATH,
-    REASONS_BY_BIT,
-    RETENTION_PATH,
-    ROLE_NAMES_PATH,
-    ROLLOUTS,
-    SELECTED_DEPTH,
-    SOURCE_ROLES,
-    SOURCES,
-    STEPS,
-    TARGET_EVAL_CROPS,
-    TARGETS,
-)
 from rollout_assets.rollouts.zarr_store.training_view import (
     CANDIDATE_COLUMNS,
     ROLLOUT_COLUMNS,
@@ -141,8 +122,8 @@ class RolloutZarrStoreWriter:
         self._store_kind = store_kind
         self._on_step = on_step
         self.dictionaries = Dictionaries()
-        self.sources = IdentityTable(SOURCES, "source", SOURCE_KEY)
-        self.targets = IdentityTable(TARGETS, "target", TARGET_KEY)
+        self.sources = IdentityTable(schema.SOURCES, "source", SOURCE_KEY)
+        self.targets = IdentityTable(schema.TARGETS, "target", TARGET_KEY)
         self._last: tuple[Any, Any, Owner] | None = None
         self._horizon = 0
         self._waiting: list[EncodedRecord] = []
@@ -192,7 +173,7 @@ class RolloutZarrStoreWriter:
             owners[column] = np.array([self._add(identities, row, store.location) for row in rows], np.int64)
         rebasing = Rebasing(strings, owners, shifts_after(self.counts))
         for name, columns in rebased_blocks(store, rebasing, self.config.selected_depth.enabled):
-            if name == ROLLOUTS.name:
+            if name == schema.ROLLOUTS.name:
                 self._horizon = max(self._horizon, int(columns["horizon"].max(initial=0)))
             self._sinks[name].append(columns)
 
@@ -275,13 +256,20 @@ class RolloutZarrStoreWriter:
 
     def _make_sinks(self) -> dict[str, TableSink]:
         config, depth = self.config, self.config.selected_depth
-        tables = (SOURCES, TARGETS, ROLLOUTS, LINEAGE, STEPS, SELECTED_DEPTH.without_rasters)
-        rasters = SELECTED_DEPTH.part(SELECTED_DEPTH.rasters)
+        tables = (
+            schema.SOURCES,
+            schema.TARGETS,
+            schema.ROLLOUTS,
+            schema.LINEAGE,
+            schema.STEPS,
+            schema.SELECTED_DEPTH.without_rasters,
+        )
+        rasters = schema.SELECTED_DEPTH.part(schema.SELECTED_DEPTH.rasters)
         return {table.name: self._sink(table) for table in tables} | {
-            "candidates": self._sink(CANDIDATES, chunks_per_file=config.chunks_per_shard),
-            "candidate_diagnostics": self._sink(CANDIDATE_DIAGNOSTICS, chunks_per_file=config.chunks_per_shard),
+            "candidates": self._sink(schema.CANDIDATES, chunks_per_file=config.chunks_per_shard),
+            "candidate_diagnostics": self._sink(schema.CANDIDATE_DIAGNOSTICS, chunks_per_file=config.chunks_per_shard),
             "rasters": self._sink(rasters, depth.chunk_steps, config.depth_chunks_per_shard),
-            "target_eval_crops": self._sink(TARGET_EVAL_CROPS, 1),
+            "target_eval_crops": self._sink(schema.TARGET_EVAL_CROPS, 1),
         }
 
     def _sink(self, table: Table, chunk_rows: int | None = None, chunks_per_file: int = 1, **dims: int) -> TableSink:
@@ -290,13 +278,15 @@ class RolloutZarrStoreWriter:
         return TableSink(self.store_dir, table, sizes, rows, chunks_per_file, self._workers, self._on_step)
 
     def _write_view(self, written: WrittenArrays) -> None:
-        index = StateIndex.build(written.columns(STEPS, STEP_COLUMNS), written.columns(ROLLOUTS, ROLLOUT_COLUMNS))
+        index = StateIndex.build(
+            written.columns(schema.STEPS, STEP_COLUMNS), written.columns(schema.ROLLOUTS, ROLLOUT_COLUMNS)
+        )
         sinks = self._view_sinks(index.width)
         for first, stop in index.blocks(_VIEW_BLOCK_ROWS):
             start = max(first, sinks[0].rows)
             if start >= stop:
                 continue  # an extended store already has these states
-            candidates = written.columns(CANDIDATES, CANDIDATE_COLUMNS, index.rows(start, stop))
+            candidates = written.columns(schema.CANDIDATES, CANDIDATE_COLUMNS, index.rows(start, stop))
             view = build_view(index, candidates, start, stop, self.config.discount_gamma)
             for sink in sinks:
                 sink.append(view)
@@ -305,20 +295,20 @@ class RolloutZarrStoreWriter:
 
     def _view_sinks(self, width: int) -> list[TableSink]:
         states = self.config.chunk_states
-        dense = self._sink(Q_H.part(VIEW_OF), states, max(self.config.states_per_shard // states, 1), A=width)
-        return [dense, self._sink(Q_H.part(set(Q_H.names) - set(VIEW_OF)))]
+        dense = self._sink(schema.Q_H.part(VIEW_OF), states, max(self.config.states_per_shard // states, 1), A=width)
+        return [dense, self._sink(schema.Q_H.part(set(schema.Q_H.names) - set(VIEW_OF)))]
 
     def _write_texts(self) -> list[WrittenArray]:
         texts = {f"dictionaries/{name}": values for name, values in self.dictionaries.values().items()}
         texts |= {
-            REASON_NAMES_PATH: [name for name, _ in REASONS_BY_BIT],
-            RETENTION_PATH: [self.config.field_retention_policy],
-            PROTOCOL_PATH: [self.config.target_protocol_version],
-            ROLE_NAMES_PATH: list(SOURCE_ROLES),
-            CROP_POLICIES_PATH: [],
+            schema.REASON_NAMES_PATH: [name for name, _ in schema.REASONS_BY_BIT],
+            schema.RETENTION_PATH: [self.config.field_retention_policy],
+            schema.PROTOCOL_PATH: [self.config.target_protocol_version],
+            schema.ROLE_NAMES_PATH: list(schema.SOURCE_ROLES),
+            schema.CROP_POLICIES_PATH: [],
         }
         arrays: dict[str, NDArray[Any]] = {path: encode_strings(values) for path, values in texts.items()}
-        arrays[REASON_BITS_PATH] = np.array([bit for _, bit in REASONS_BY_BIT], np.uint16)
+        arrays[schema.REASON_BITS_PATH] = np.array([bit for _, bit in schema.REASONS_BY_BIT], np.uint16)
         return list(self._workers.map(lambda path: self._write_whole(path, arrays[path]), arrays))
 
     def _write_whole(self, path: str, values: NDArray[Any]) -> WrittenArray:
