@@ -255,12 +255,12 @@ class _Promotion:
         context: RolloutStoreManifestContext,
     ) -> None:
         split = child.name
-        with self._writer(child, shards, base, context) as writer:
-            if isinstance(writer, RolloutZarrStoreExtender):
+        with self._writer(child, shards, context) as writer:
+            if base is not None:
                 self.progress(
                     ProgressEvent(f"promote {split}", shared, len(shards), "reading the last version", "shards")
                 )
-                writer.resume()
+                writer.resume(RolloutZarrStoreReader(base))
             self.on_step(f"{split}/resumed")
             for done, shard in enumerate(shards[shared:], start=shared + 1):
                 _append(writer, shard)
@@ -272,24 +272,15 @@ class _Promotion:
         validate_rollout_zarr_store(child, deep=base is None).raise_if_wrong()
 
     def _writer(
-        self, child: Path, shards: Sequence[_Shard], base: Path | None, context: RolloutStoreManifestContext
-    ) -> RolloutZarrStoreWriter:
+        self, child: Path, shards: Sequence[_Shard], context: RolloutStoreManifestContext
+    ) -> RolloutZarrStoreExtender:
         config = RolloutZarrStoreConfig.from_campaign(self.config)
         made_of = [shard.promoted.model_dump(mode="json") for shard in shards]
         about = RolloutStoreManifestContext(
             context.writer_config, context.invocation, context.runtime, {"split": child.name, "shards": made_of}
         )
-        if base is None:
-            return RolloutZarrStoreWriter(
-                child, config, context=about, store_kind=PROMOTED_STORE_KIND, on_step=self.on_step
-            )
         return RolloutZarrStoreExtender(
-            child,
-            RolloutZarrStoreReader(base),
-            config,
-            context=about,
-            store_kind=PROMOTED_STORE_KIND,
-            on_step=self.on_step,
+            child, config, context=about, store_kind=PROMOTED_STORE_KIND, on_step=self.on_step
         )
 
 

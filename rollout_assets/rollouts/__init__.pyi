@@ -191,10 +191,10 @@ from rollout_assets.rollouts.manager import (
     RolloutManager as RolloutManager,
 )
 from rollout_assets.rollouts.roots import RolloutTargetSource as RolloutTargetSource
-from rollout_assets.rollouts.trace import (
+from rollout_assets.candidates.reasons import (
     INVALID_REASON_CODES as INVALID_REASON_CODES,
 )
-from rollout_assets.rollouts.trace import (
+from rollout_assets.candidates.reasons import (
     INVALID_REASON_VERSION as INVALID_REASON_VERSION,
 )
 from rollout_assets.rollouts.trace import (

@@ -19,7 +19,7 @@ from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.config import CampaignConfig
 from rollout_assets.geometry.poses import Float32
 from rollout_assets.oracle.raycast import render_depth
-from rollout_assets.oracle.scorer import CandidateLabels, OracleScorer, OracleState, RegionLabels, ScoreRequest
+from rollout_assets.oracle.scorer import CandidateLabels, OracleScorer, OracleState, ScoreRequest
 from rollout_assets.rollouts.engine import Chain, EvaluatedState, RolloutKey, ShellPath
 from rollout_assets.rollouts.roots import TargetedRoot
 from rollout_assets.rollouts.trace import NOT_SELECTED, SelectedDepth, StepLabels
@@ -135,27 +135,22 @@ class StateEvaluator:
         return depths
 
     def _nodes_of(self, requests: Sequence[StateRequest]) -> list[_Node]:
-        nodes = self._cached(requests)
-        missing = {(r.key, r.path): r for r in requests if (r.key, r.path) not in nodes}
+        requested = {(r.key, r.path): r for r in requests}
+        with self._lock:
+            nodes = {name: self._nodes[name] for name in requested if name in self._nodes}
+        missing = {name: request for name, request in requested.items() if name not in nodes}
         if missing:
-            made = self._evaluate(list(missing.values()))
-            fresh = dict(zip(missing, made, strict=True))
-            self._keep(fresh)
+            fresh = dict(zip(missing, self._evaluate(list(missing.values())), strict=True))
+            with self._lock:
+                self._nodes.update(fresh)
             nodes |= fresh
         return [nodes[r.key, r.path] for r in requests]
 
     def _evaluate(self, requests: Sequence[StateRequest]) -> list[_Node]:
         """Evaluate states that are not in the cache; their parents come first."""
-        deeper = [r for r in requests if r.path]
-        parents = dict(
-            zip(
-                ((r.key, r.path) for r in deeper),
-                self._nodes_of([StateRequest(r.root, r.seed, r.path[:-1]) for r in deeper]),
-                strict=True,
-            )
-        )
+        parents = iter(self._nodes_of([StateRequest(r.root, r.seed, r.path[:-1]) for r in requests if r.path]))
         began = perf_counter()
-        places = [self._place(r, parents.get((r.key, r.path))) for r in requests]
+        places = [self._place(r, next(parents) if r.path else None) for r in requests]
         began = self.times.add("advance", began)
         shells = self._offer(requests, [pose for pose, _ in places])
         began = self.times.add("candidates", began)
@@ -184,9 +179,9 @@ class StateEvaluator:
     def _offer(self, requests: Sequence[StateRequest], poses: Sequence[Float32]) -> list[CandidateShell]:
         """Shells of all states; those of one scene in one call."""
         shells: dict[int, CandidateShell] = {}
-        by_scene: dict[int, list[int]] = {}
+        by_scene: defaultdict[int, list[int]] = defaultdict(list)
         for index, request in enumerate(requests):
-            by_scene.setdefault(id(request.root.oracle_state.scene), []).append(index)
+            by_scene[id(request.root.oracle_state.scene)].append(index)
         for indices in by_scene.values():
             asked = [
                 CandidateRequest(
@@ -200,15 +195,6 @@ class StateEvaluator:
             world = requests[indices[0]].root.oracle_state.scene
             shells |= dict(zip(indices, generate_candidates(asked, self.config.candidates, world), strict=True))
         return [shells[index] for index in range(len(requests))]
-
-    def _cached(self, requests: Iterable[StateRequest]) -> dict[tuple[RolloutKey, ShellPath], _Node]:
-        names = [(request.key, request.path) for request in requests]
-        with self._lock:
-            return {name: self._nodes[name] for name in names if name in self._nodes}
-
-    def _keep(self, nodes: Mapping[tuple[RolloutKey, ShellPath], _Node]) -> None:
-        with self._lock:
-            self._nodes.update(nodes)
 
 
 def drive(
@@ -237,34 +223,16 @@ def drive(
     return [results[index] for index in range(len(rollouts))]
 
 
+_ERRORS = {"pm_dist_before": "before_m2", "pm_dist_after": "after_m2"}
+"""Labels that ``RegionLabels`` calls by another name."""
+
+
 def _step_labels(scores: CandidateLabels, shell: CandidateShell) -> StepLabels:
     """The oracle's columns as stored: float32, NaN in every row that cannot be taken."""
-    target, scene = scores.target, scores.scene
-    columns = {
-        "target_rri": target.rri,
-        "target_root_gain": target.root_gain,
-        "target_log_error_gain": target.log_error_gain,
-        "target_pm_dist_before": target.before_m2,
-        "target_pm_dist_after": target.after_m2,
-        "target_current_support": target.current_support,
-        "target_candidate_support": target.candidate_support,
-    }
-    if scene is not None:
-        columns |= _scene_columns(scene)
-    nothing = np.full(len(shell), np.nan)
-    return StepLabels(
-        **{
-            field.name: np.where(shell.actor_action_mask, columns.get(field.name, nothing), np.nan).astype(np.float32)
-            for field in fields(StepLabels)
-        }
-    )
-
-
-def _scene_columns(scene: RegionLabels) -> dict[str, np.ndarray]:
-    return {
-        "scene_rri": scene.rri,
-        "scene_root_gain": scene.root_gain,
-        "scene_log_error_gain": scene.log_error_gain,
-        "scene_pm_dist_before": scene.before_m2,
-        "scene_pm_dist_after": scene.after_m2,
-    }
+    columns = {}
+    for field in fields(StepLabels):
+        what, label = field.name.split("_", 1)
+        region = scores.target if what == "target" else scores.scene
+        values = np.nan if region is None else getattr(region, _ERRORS.get(label, label))
+        columns[field.name] = np.where(shell.actor_action_mask, values, np.nan).astype(np.float32)
+    return StepLabels(**columns)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from rollout_assets.config import CampaignConfig
+from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
 from rollout_assets.errors import RolloutAssetsError
 from rollout_assets.oracle.scorer import OracleScorer
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
@@ -164,8 +164,7 @@ class RolloutGenerator:
         self.stats.targets += 1
         if isinstance(target, RefusedTarget):
             self.stats.targets_refused[target.reason] += 1
-            recipe = self.config.recipes[0]
-            yield self._record(prepared, target, recipe.name, (), {})
+            yield self._record(prepared, target, self.config.recipes[0], (), {})
             return
         for recipe in self.config.recipes:
             kept = chains[target, recipe.name]
@@ -174,17 +173,16 @@ class RolloutGenerator:
             self.stats.rollouts += len(kept)
             self.stats.steps += sum(len(chain.steps) for chain in kept)
             self.stats.candidates += sum(len(step.state.shell) for chain in kept for step in chain.steps)
-            yield self._record(prepared, target, recipe.name, kept, depths.get(target, {}))
+            yield self._record(prepared, target, recipe, kept, depths.get(target, {}))
 
     def _record(
         self,
         prepared: PreparedSample,
         target: TargetedRoot | RefusedTarget,
-        recipe_name: str,
+        recipe: RolloutRecipeConfig,
         chains: Sequence[Chain],
         depths: SelectedDepths,
     ) -> RolloutZarrRecord:
-        recipe = next(recipe for recipe in self.config.recipes if recipe.name == recipe_name)
         mesh_version = prepared.mesh_version or ""
         return rollout_record(
             prepared.actor, target.match, recipe, self.config, self.provenance, mesh_version, chains, depths

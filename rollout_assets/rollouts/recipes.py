@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollout_assets.config import DEFAULT_RECIPES, RolloutRecipeConfig, StochasticBranching
-
-__all__ = ["DEFAULT_RECIPES", "RolloutRecipeConfig", "branch_count", "branch_schedule_id", "largest_branch"]
+from rollout_assets.config import RolloutRecipeConfig, StochasticBranching
 
 
 def branch_count(recipe: RolloutRecipeConfig, depth: int, rng: np.random.Generator) -> int:

@@ -33,21 +33,20 @@ SCENE_CACHE_BYTES = 2 << 30
 """Meshes and trees kept in memory; one scene always stays, whatever its size."""
 
 
+SelectedTargets = tuple[SelectedTarget, ...]
+
+
 class RolloutTargetSource(Protocol):
     """Decides which of a row's described targets get rollouts."""
 
-    def choose(
-        self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator
-    ) -> tuple[SelectedTarget, ...]:
+    def choose(self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator) -> SelectedTargets:
         """Targets in the order of their rank."""
 
 
 class TargetsByPolicy:
     """The campaign's own selection policy."""
 
-    def choose(
-        self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator
-    ) -> tuple[SelectedTarget, ...]:
+    def choose(self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator) -> SelectedTargets:
         """At most ``top_k`` targets."""
         return select_targets(table, config.targets, rng)
 
@@ -55,9 +54,7 @@ class TargetsByPolicy:
 class AllEligibleTargets:
     """Every eligible target."""
 
-    def choose(
-        self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator
-    ) -> tuple[SelectedTarget, ...]:
+    def choose(self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator) -> SelectedTargets:
         """All eligible targets, best first."""
         return all_eligible(table)
 
@@ -68,9 +65,7 @@ class ExplicitTargets:
 
     target_ids: tuple[str, ...]
 
-    def choose(
-        self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator
-    ) -> tuple[SelectedTarget, ...]:
+    def choose(self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator) -> SelectedTargets:
         """The named targets in the given order."""
         return explicit_targets(table, self.target_ids)
 

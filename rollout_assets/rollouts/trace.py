@@ -9,22 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_assets.candidates.reasons import INVALID_REASON_CODES, INVALID_REASON_VERSION
+from rollout_assets.candidates.reasons import INVALID_REASON_VERSION
 from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.geometry.poses import Float32
-
-__all__ = [
-    "INVALID_REASON_CODES",
-    "INVALID_REASON_VERSION",
-    "CandidateSelection",
-    "RolloutChain",
-    "RolloutLineage",
-    "RolloutRoot",
-    "RolloutStep",
-    "RolloutZarrRecord",
-    "SelectedDepth",
-    "StepLabels",
-]
 
 TerminationReason = Literal["fixed_horizon", "terminated_early", "incomplete_rollout"]
 

@@ -13,27 +13,15 @@ from rollout_assets.config import SelectedDepthRetentionConfig
 from rollout_assets.errors import RecordRefused
 from rollout_assets.geometry.poses import finite_rigid
 from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutLineage, RolloutStep, RolloutZarrRecord
+from rollout_assets.rollouts.zarr_store import schema
+from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.flatten import EncodedRecord
-from rollout_assets.rollouts.zarr_store.schema import LABEL_COLUMNS, TARGET_SOURCES
+from rollout_assets.rollouts.zarr_store.identities import SOURCE_FIELDS
 
 REQUIRED_FIELDS = (
-    "source_sample_index",
-    "source_sample_key",
-    "scene_id",
-    "snippet_id",
-    "split",
-    "source_cache_version",
-    "source_offline_store_manifest_hash",
-    "split_manifest_hash",
-    "source_shard_id",
-    "source_shard_row",
-    "candidate_config_hash",
-    "oracle_config_hash",
-    "rollout_config_hash",
+    *SOURCE_FIELDS.values(),
+    *(schema.LINEAGE_HASHES[column] for column in schema.REQUIRED_LINEAGE),
     "target_id",
-    "target_protocol_version",
-    "target_crop_policy",
-    "reason_code_version",
     "target_source",
 )
 """Lineage that every record must bring."""
@@ -41,18 +29,16 @@ REQUIRED_FIELDS = (
 _INT16_MAX = 32_767
 
 
-def refuse_unfit(
-    record: RolloutZarrRecord, protocol: str, reason_code_version: str, depth: SelectedDepthRetentionConfig
-) -> None:
+def refuse_unfit(record: RolloutZarrRecord, config: RolloutZarrStoreConfig) -> None:
     """Raise ``RecordRefused`` with every problem of a record; return if there is none."""
     problems = [
-        *_lineage_problems(record.lineage, protocol, reason_code_version),
+        *_lineage_problems(record.lineage, config),
         *_root_problems(record),
         *(
             f"chain {chain.chain_id} step {index}: {problem}"
             for chain in record.chains
             for index, step in enumerate(chain.steps)
-            for problem in _step_problems(step, depth, index + 1 == len(chain.steps))
+            for problem in _step_problems(step, config.selected_depth, index + 1 == len(chain.steps))
         ),
         *(f"chain {chain.chain_id} has no steps" for chain in record.chains if not chain.steps),
     ]
@@ -72,7 +58,7 @@ def refuse_unfit_rows(records: Sequence[EncodedRecord], candidates: Mapping[str,
                 f"record {encoded.record.rollout_id_prefix!r}: root pose must be finite and rigid, got {shown}"
             )
     labelled = np.zeros(len(actor), np.bool_)
-    for name in LABEL_COLUMNS:
+    for name in schema.LABEL_COLUMNS:
         labelled |= ~np.isnan(candidates[name])
     for wrong, problem in (
         (bits_wrong, "invalid_reason_bitset disagrees with actor_action_mask"),
@@ -86,39 +72,32 @@ def refuse_unfit_rows(records: Sequence[EncodedRecord], candidates: Mapping[str,
             raise RecordRefused(f"record {prefix!r}: {where}: {problem} ({int(wrong.sum())} row(s) in all)")
 
 
-def _lineage_problems(lineage: RolloutLineage, protocol: str, reason_code_version: str) -> Iterator[str]:
+def _lineage_problems(lineage: RolloutLineage, config: RolloutZarrStoreConfig) -> Iterator[str]:
+    protocol, source = config.target_protocol_version, schema.TARGET_SOURCES[config.target_protocol_version]
     missing = [name for name in REQUIRED_FIELDS if getattr(lineage, name) in (None, "")]
     if missing:
         yield f"lineage is missing {', '.join(missing)}"
         return
     if lineage.target_protocol_version != protocol:
         yield f"target protocol must be {protocol!r} in this store, got {lineage.target_protocol_version!r}"
-    if lineage.reason_code_version != reason_code_version:
-        yield f"reason code version must be {reason_code_version!r}, got {lineage.reason_code_version!r}"
-    if lineage.target_source != TARGET_SOURCES[protocol]:
-        yield f"target source must be {TARGET_SOURCES[protocol]!r} under {protocol}, got {lineage.target_source!r}"
+    if lineage.reason_code_version != config.reason_code_version:
+        yield f"reason code version must be {config.reason_code_version!r}, got {lineage.reason_code_version!r}"
+    if lineage.target_source != source:
+        yield f"target source must be {source!r} under {protocol}, got {lineage.target_source!r}"
     if lineage.source_shard_row is not None and lineage.source_shard_row < 0:
         yield f"source_shard_row must be >= 0, got {lineage.source_shard_row}"
-    for name, size in (
-        ("target_center_world", 3),
-        ("target_extents", 3),
-        ("target_pose_world_object", 12),
-        ("target_relative_pose_reference_object", 12),
-    ):
-        value = getattr(lineage, name)
-        if value is not None and len(value) != size:
-            yield f"{name} must have {size} values, got {len(value)}"
+    for column in schema.TARGETS.columns:
+        value = getattr(lineage, column.name) if column.row_shape else None
+        if value is not None and (len(value),) != column.row_shape:
+            yield f"{column.name} must have {column.row_shape[0]} values, got {len(value)}"
 
 
 def _root_problems(record: RolloutZarrRecord) -> Iterator[str]:
     pose = np.asarray(record.root.pose_world_camera)
     if pose.shape != (12,):
         yield f"root pose must have shape (12,), got {pose.shape}"
-    for name, value in (
-        ("horizon", record.horizon),
-        ("branch_factor", record.branch_factor),
-        ("beam_width", record.beam_width),
-    ):
+    for name in ("horizon", "branch_factor", "beam_width"):
+        value = getattr(record, name)
         if value is not None and not 1 <= value <= _INT16_MAX:
             yield f"{name} must be between 1 and {_INT16_MAX}, got {value}"
 

@@ -6,7 +6,7 @@ Writer and validator both call ``root_attributes`` and ``group_attributes``: wha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rollout_assets.candidates.reasons import INVALID_REASON_VERSION
 from rollout_assets.config import (
     CampaignConfig,
     ConfigSection,
@@ -22,31 +23,9 @@ from rollout_assets.config import (
     Positive,
     SelectedDepthRetentionConfig,
 )
-from rollout_assets.rollouts.trace import INVALID_REASON_VERSION
+from rollout_assets.rollouts.zarr_store import schema
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
-from rollout_assets.rollouts.zarr_store.manifest import (
-    ROLLOUT_MANIFEST_FILENAME,
-    ROLLOUT_MANIFEST_VERSION,
-    RolloutStoreManifestContext,
-)
-from rollout_assets.rollouts.zarr_store.schema import (
-    CANDIDATE_DIAGNOSTICS,
-    CANDIDATES,
-    DEFAULT_RETURN_SEMANTICS,
-    LINEAGE,
-    Q_H,
-    Q_H_REWARD_METRIC,
-    Q_H_TD_SEMANTICS,
-    ROLLOUT_ZARR_SCHEMA_ID,
-    ROLLOUT_ZARR_SCHEMA_VERSION,
-    ROLLOUTS,
-    SELECTED_DEPTH,
-    SOURCE_ROLES,
-    SOURCES,
-    STEPS,
-    TARGET_EVAL_CROPS,
-    TARGETS,
-)
+from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, ROLLOUT_MANIFEST_VERSION
 
 STORE_KIND = "standalone_rollout_zarr_shard"
 """``store_kind`` of a store written on its own; promotion names its own kind."""
@@ -61,7 +40,7 @@ class RolloutZarrStoreConfig(ConfigSection):
     """Layout and target metadata for one standalone rollout replay store."""
 
     discount_gamma: Fraction = 1.0
-    return_semantics: str = DEFAULT_RETURN_SEMANTICS
+    return_semantics: str = schema.DEFAULT_RETURN_SEMANTICS
     target_protocol_version: str = Field("v1_observed", pattern=r"^(v1_observed|v0_gt_input)$")
     reason_code_version: str = INVALID_REASON_VERSION
     field_retention_policy: str = "compact"
@@ -96,55 +75,26 @@ class RolloutZarrStoreConfig(ConfigSection):
         return {"H": depth.height_px, "W": depth.width_px, "P": self.target_eval_max_points}
 
 
-@dataclass(frozen=True)
-class StoreCounts:
-    """Rows of every table, and the width of the training view."""
+COUNTED: Mapping[str, Table] = {
+    "sources": schema.SOURCES,
+    "targets": schema.TARGETS,
+    "rollouts": schema.ROLLOUTS,
+    "steps": schema.STEPS,
+    "candidates": schema.CANDIDATES,
+    "candidate_diagnostics": schema.CANDIDATE_DIAGNOSTICS,
+    "selected_depths": schema.SELECTED_DEPTH,
+    "q_h_states": schema.Q_H,
+    "target_eval_crops": schema.TARGET_EVAL_CROPS,
+}
+"""What a manifest calls the rows of each table."""
 
-    sources: int
-    targets: int
-    rollouts: int
-    steps: int
-    candidates: int
-    candidate_diagnostics: int
-    selected_depths: int
-    target_eval_crops: int
-    q_h_states: int
-    q_h_max_candidates: int
-
-    @classmethod
-    def of(cls, shape_of: Callable[[str], tuple[int, ...]]) -> StoreCounts:
-        """From the shapes of a store's arrays by path."""
-
-        def rows(table: Table) -> int:
-            return shape_of(table.path(table.names[0]))[0]
-
-        view = shape_of(Q_H.path("candidate_row_id"))
-        return cls(
-            sources=rows(SOURCES),
-            targets=rows(TARGETS),
-            rollouts=rows(ROLLOUTS),
-            steps=rows(STEPS),
-            candidates=rows(CANDIDATES),
-            candidate_diagnostics=rows(CANDIDATE_DIAGNOSTICS),
-            selected_depths=rows(SELECTED_DEPTH),
-            target_eval_crops=rows(TARGET_EVAL_CROPS),
-            q_h_states=view[0],
-            q_h_max_candidates=view[1],
-        )
+Counts = Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class StoreOrigin:
-    """What all source rows of a store have in common."""
-
-    split: str
-    source_offline_store_version: str
-    split_manifest_hash: str
-
-    @classmethod
-    def of(cls, splits: Sequence[str], versions: Sequence[str], split_hashes: Sequence[str]) -> StoreOrigin:
-        """From the values of every source row; several different ones are ``mixed``."""
-        return cls(*(values[0] if len(set(values)) == 1 else MIXED for values in (splits, versions, split_hashes)))
+def store_counts(shape_of: Callable[[str], tuple[int, ...]]) -> dict[str, int]:
+    """Rows of every table, and the width of the training view, from the shapes of a store's arrays by path."""
+    counts = {name: shape_of(table.path(table.names[0]))[0] for name, table in COUNTED.items()}
+    return counts | {"q_h_max_candidates": shape_of(schema.Q_H.path("candidate_row_id"))[1]}
 
 
 def depth_attributes(config: RolloutZarrStoreConfig) -> dict[str, Any]:
@@ -168,17 +118,17 @@ def depth_attributes(config: RolloutZarrStoreConfig) -> dict[str, Any]:
     }
 
 
-def view_attributes(config: RolloutZarrStoreConfig, counts: StoreCounts, horizon: int) -> dict[str, Any]:
+def view_attributes(config: RolloutZarrStoreConfig, counts: Counts, horizon: int) -> dict[str, Any]:
     """Attributes of the ``q_h`` group."""
     return {
         "view_role": VIEW_ROLE,
         "source_tables": VIEW_SOURCES,
-        "td_semantics": Q_H_TD_SEMANTICS,
-        "reward_metric": Q_H_REWARD_METRIC,
+        "td_semantics": schema.Q_H_TD_SEMANTICS,
+        "reward_metric": schema.Q_H_REWARD_METRIC,
         "return_semantics": config.return_semantics,
         "td_reward_target_rri_role": "diagnostic_state_relative_rri",
-        "state_count": counts.q_h_states,
-        "max_candidates": counts.q_h_max_candidates,
+        "state_count": counts["q_h_states"],
+        "max_candidates": counts["q_h_max_candidates"],
         "horizon": horizon,
         "discount_gamma": config.discount_gamma,
         "chunk_states": config.chunk_states,
@@ -192,36 +142,36 @@ def crop_attributes(config: RolloutZarrStoreConfig, rows: int) -> dict[str, Any]
         "coordinate_frame": "world",
         "enabled": rows > 0,
         "max_points": config.target_eval_max_points,
-        "source_roles": ",".join(SOURCE_ROLES),
+        "source_roles": ",".join(schema.SOURCE_ROLES),
         "retention": "sampled_audit",
     }
 
 
-def group_attributes(config: RolloutZarrStoreConfig, counts: StoreCounts, horizon: int) -> dict[str, dict[str, Any]]:
+def group_attributes(config: RolloutZarrStoreConfig, counts: Counts, horizon: int) -> dict[str, dict[str, Any]]:
     """Attributes of every group that has some."""
     return {
         "selected_depth": depth_attributes(config),
-        "target_eval_crops": crop_attributes(config, counts.target_eval_crops),
+        "target_eval_crops": crop_attributes(config, counts["target_eval_crops"]),
         "q_h": view_attributes(config, counts, horizon),
     }
 
 
 def root_attributes(
-    config: RolloutZarrStoreConfig, origin: StoreOrigin, counts: StoreCounts, horizon: int, created_at_utc: str
+    config: RolloutZarrStoreConfig, tables: SmallTables, counts: Counts, horizon: int, created_at_utc: str
 ) -> dict[str, Any]:
     """Root attributes, without the manifest's digest."""
     depth = {f"selected_depth_{name.removeprefix('depth_')}": value for name, value in depth_attributes(config).items()}
-    crops = crop_attributes(config, counts.target_eval_crops)
+    crops = crop_attributes(config, counts["target_eval_crops"])
     return {
-        "schema_id": ROLLOUT_ZARR_SCHEMA_ID,
-        "schema_version": ROLLOUT_ZARR_SCHEMA_VERSION,
+        "schema_id": schema.ROLLOUT_ZARR_SCHEMA_ID,
+        "schema_version": schema.ROLLOUT_ZARR_SCHEMA_VERSION,
         "zarr_format": 3,
         "created_at_utc": created_at_utc,
         "manifest_path": ROLLOUT_MANIFEST_FILENAME,
         "manifest_version": ROLLOUT_MANIFEST_VERSION,
-        "source_offline_store_version": origin.source_offline_store_version,
-        "split_manifest_hash": origin.split_manifest_hash,
-        "source_split": origin.split,
+        "source_offline_store_version": tables.common("source_cache_version_id"),
+        "split_manifest_hash": tables.common("split_manifest_hash_id"),
+        "source_split": tables.common("split_id"),
         "reason_code_version": config.reason_code_version,
         "target_protocol_version": config.target_protocol_version,
         "return_semantics": config.return_semantics,
@@ -231,137 +181,90 @@ def root_attributes(
         "q_h_view_persisted": True,
         "q_h_view_role": VIEW_ROLE,
         "q_h_source_tables": VIEW_SOURCES,
-        "q_h_reward_metric": Q_H_REWARD_METRIC,
+        "q_h_reward_metric": schema.Q_H_REWARD_METRIC,
         "q_h_return_semantics": config.return_semantics,
         "q_h_horizon": horizon,
         "q_h_chunk_states": config.chunk_states,
-        "q_h_state_count": counts.q_h_states,
-        "q_h_max_candidates": counts.q_h_max_candidates,
-        "num_sources": counts.sources,
-        "num_targets": counts.targets,
-        "num_rollouts": counts.rollouts,
-        "num_steps": counts.steps,
-        "num_candidates": counts.candidates,
-        "num_candidate_diagnostics": counts.candidate_diagnostics,
-        "num_selected_depths": counts.selected_depths,
-        "num_q_h_states": counts.q_h_states,
+        "q_h_state_count": counts["q_h_states"],
+        "q_h_max_candidates": counts["q_h_max_candidates"],
+        **{f"num_{name}": counts[name] for name in COUNTED if name != "target_eval_crops"},
         "candidate_diagnostics_enabled": True,
         "candidate_diagnostics_role": "audit_rerun_only",
         "candidate_diagnostics_unavailable_float": "NaN",
         "candidate_diagnostics_unavailable_bool": "false",
-        "target_eval_crops_enabled": crops["enabled"],
-        "target_eval_crops_role": crops["role"],
-        "target_eval_crops_coordinate_frame": crops["coordinate_frame"],
-        "target_eval_crops_max_points": crops["max_points"],
-        "target_eval_crops_num_rows": counts.target_eval_crops,
+        **{f"target_eval_crops_{name}": crops[name] for name in ("enabled", "role", "coordinate_frame", "max_points")},
+        "target_eval_crops_num_rows": counts["target_eval_crops"],
     }
-
-
-Columns = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class SmallTables:
-    """The tables a manifest summarises, as columns, and the dictionaries behind them."""
+    """What a manifest summarises: ``column`` reads a column of a small table; and the dictionaries behind them."""
 
-    sources: Columns
-    lineage: Columns
-    targets: Columns
+    column: Callable[[Table, str], NDArray[Any]]
     dictionaries: Mapping[str, list[str]]
 
-    @classmethod
-    def of(cls, column: Callable[[Table, str], NDArray[Any]], dictionaries: Mapping[str, list[str]]) -> SmallTables:
-        """From a function that reads a column."""
-
-        def columns(table: Table) -> Columns:
-            return {name: column(table, name) for name in table.names}
-
-        return cls(columns(SOURCES), columns(LINEAGE), columns(TARGETS), dictionaries)
-
-    def strings(self, columns: Columns, name: str, dictionary: str) -> list[str]:
+    def strings(self, table: Table, name: str) -> list[str]:
         """Decoded strings of a column; "" where not given."""
-        values = self.dictionaries[dictionary]
-        return [values[index] if index >= 0 else "" for index in columns[name].tolist()]
+        values = self.dictionaries[table[name].dictionary or ""]
+        return [values[index] if index >= 0 else "" for index in self.column(table, name).tolist()]
 
-    def distinct(self, columns: Columns, name: str, dictionary: str) -> list[str]:
+    def distinct(self, table: Table, name: str) -> list[str]:
         """Sorted distinct strings of a column."""
-        values = self.dictionaries[dictionary]
-        return sorted(values[index] for index in np.unique(columns[name]).tolist() if index >= 0)
+        values = self.dictionaries[table[name].dictionary or ""]
+        return sorted(values[index] for index in np.unique(self.column(table, name)).tolist() if index >= 0)
 
-    @property
-    def origin(self) -> StoreOrigin:
-        """What the source rows have in common."""
-        return StoreOrigin.of(
-            self.strings(self.sources, "split_id", "split"),
-            self.strings(self.sources, "source_cache_version_id", "config"),
-            self.strings(self.sources, "split_manifest_hash_id", "config"),
-        )
+    def common(self, name: str) -> str:
+        """The string that all source rows have in a column; ``mixed`` if they differ."""
+        values = set(self.strings(schema.SOURCES, name))
+        return values.pop() if len(values) == 1 else MIXED
 
 
 def source_coverage(tables: SmallTables) -> dict[str, Any]:
     """Which source rows a store covers."""
-    sources = tables.sources
-    names = {
-        "source_sample_key": tables.strings(sources, "sample_key_id", "source_key"),
-        "scene_id": tables.strings(sources, "scene_id", "scene"),
-        "snippet_id": tables.strings(sources, "snippet_id", "snippet"),
-        "split": tables.strings(sources, "split_id", "split"),
-        "source_shard_id": tables.strings(sources, "source_shard_id", "source_shard"),
+    columns = {
+        "source_row_id": tables.column(schema.SOURCES, "source_row_id").tolist(),
+        "source_sample_index": tables.column(schema.SOURCES, "sample_index").tolist(),
+        "source_shard_row": tables.column(schema.SOURCES, "source_shard_row").tolist(),
+        "source_sample_key": tables.strings(schema.SOURCES, "sample_key_id"),
+        "scene_id": tables.strings(schema.SOURCES, "scene_id"),
+        "snippet_id": tables.strings(schema.SOURCES, "snippet_id"),
+        "split": tables.strings(schema.SOURCES, "split_id"),
+        "source_shard_id": tables.strings(schema.SOURCES, "source_shard_id"),
     }
-    rows = [
-        {
-            "source_row_id": int(sources["source_row_id"][row]),
-            "source_sample_index": int(sources["sample_index"][row]),
-            "source_shard_row": int(sources["source_shard_row"][row]),
-            **{name: values[row] for name, values in names.items()},
-        }
-        for row in range(len(sources["source_row_id"]))
-    ]
     return {
-        "num_source_rows": len(rows),
-        "scene_counts": dict(Counter(names["scene_id"])),
-        "split_counts": dict(Counter(names["split"])),
-        "source_shard_counts": dict(Counter(names["source_shard_id"])),
-        "sources": rows,
+        "num_source_rows": len(columns["source_row_id"]),
+        "scene_counts": dict(Counter(columns["scene_id"])),
+        "split_counts": dict(Counter(columns["split"])),
+        "source_shard_counts": dict(Counter(columns["source_shard_id"])),
+        "sources": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
     }
 
 
 def config_hashes(tables: SmallTables) -> dict[str, list[str]]:
     """Every config hash and policy that the rows of a store name, sorted."""
     return {
-        "candidate": tables.distinct(tables.lineage, "candidate_config_id", "config"),
-        "oracle": tables.distinct(tables.lineage, "oracle_config_id", "config"),
-        "rollout": tables.distinct(tables.lineage, "rollout_config_id", "config"),
-        "model_checkpoint": tables.distinct(tables.lineage, "model_checkpoint_id", "config"),
-        "source_manifest": tables.distinct(tables.sources, "source_offline_store_manifest_hash_id", "config"),
-        "split_manifest": tables.distinct(tables.sources, "split_manifest_hash_id", "config"),
-        "target_crop_policy": tables.distinct(tables.targets, "target_crop_policy_id", "config"),
-        "target_protocol": tables.distinct(tables.lineage, "target_protocol_version_id", "config"),
+        "candidate": tables.distinct(schema.LINEAGE, "candidate_config_id"),
+        "oracle": tables.distinct(schema.LINEAGE, "oracle_config_id"),
+        "rollout": tables.distinct(schema.LINEAGE, "rollout_config_id"),
+        "model_checkpoint": tables.distinct(schema.LINEAGE, "model_checkpoint_id"),
+        "source_manifest": tables.distinct(schema.SOURCES, "source_offline_store_manifest_hash_id"),
+        "split_manifest": tables.distinct(schema.SOURCES, "split_manifest_hash_id"),
+        "target_crop_policy": tables.distinct(schema.TARGETS, "target_crop_policy_id"),
+        "target_protocol": tables.distinct(schema.LINEAGE, "target_protocol_version_id"),
     }
 
 
-def manifest_payload(
-    root: Mapping[str, Any],
-    counts: StoreCounts,
-    tables: SmallTables,
-    content_sha256: Mapping[str, str],
-    stored_crc32c: Mapping[str, str],
-    context: RolloutStoreManifestContext,
-    store_kind: str,
-) -> dict[str, Any]:
-    """The manifest of a store."""
+def manifest_facts(root: Mapping[str, Any], counts: Counts, tables: SmallTables) -> dict[str, Any]:
+    """What a manifest says of the store's own attributes and tables."""
     return {
         "manifest_version": ROLLOUT_MANIFEST_VERSION,
-        "schema_id": ROLLOUT_ZARR_SCHEMA_ID,
-        "schema_version": ROLLOUT_ZARR_SCHEMA_VERSION,
-        "created_at_utc": root["created_at_utc"],
-        "store_kind": store_kind,
+        "schema_id": schema.ROLLOUT_ZARR_SCHEMA_ID,
+        "schema_version": schema.ROLLOUT_ZARR_SCHEMA_VERSION,
+        "created_at_utc": root.get("created_at_utc"),
         "root_attrs": dict(root),
-        "counts": vars(counts),
+        "counts": dict(counts),
         "source_coverage": source_coverage(tables),
         "config_hashes": config_hashes(tables),
         "dictionary_sizes": {name: len(values) for name, values in tables.dictionaries.items()},
-        "generation": context.to_jsonable(),
-        "content_sha256": dict(content_sha256),
-        "stored_crc32c": dict(stored_crc32c),
     }

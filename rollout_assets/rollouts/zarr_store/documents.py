@@ -20,12 +20,6 @@ def group_document(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {"attributes": dict(attributes), "zarr_format": 3, "node_type": "group"}
 
 
-def root_document(attributes: Mapping[str, Any], nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The root's ``zarr.json``: its attributes, and every other document inline."""
-    consolidated = {"kind": "inline", "must_understand": False, "metadata": dict(nodes)}
-    return {**group_document(attributes), "consolidated_metadata": consolidated}
-
-
 def document_bytes(document: Mapping[str, Any]) -> bytes:
     """The bytes of a ``zarr.json``; the same document always gives the same bytes."""
     return json.dumps(document, allow_nan=True).encode()
@@ -78,4 +72,6 @@ def write_metadata(
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ZARR_JSON).write_bytes(document_bytes(document))
     on_step("metadata")
-    replace_bytes(store_dir / ZARR_JSON, document_bytes(root_document(root, nodes)))
+    consolidated = {"kind": "inline", "must_understand": False, "metadata": nodes}
+    document = {**group_document(root), "consolidated_metadata": consolidated}
+    replace_bytes(store_dir / ZARR_JSON, document_bytes(document))

@@ -7,64 +7,43 @@ never carried on. The old store is not changed, and none of its files is ever op
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 
 from rollout_assets.errors import StoreError
-from rollout_assets.rollouts.zarr_store.attributes import STORE_KIND, RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.chunks.files import LocalFiles
 from rollout_assets.rollouts.zarr_store.chunks.sinks import TableSink
 from rollout_assets.rollouts.zarr_store.identities import rows_of
-from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestContext
 from rollout_assets.rollouts.zarr_store.open_store import OpenStore
-from rollout_assets.rollouts.zarr_store.schema import Q_H, SOURCES, TARGETS
-from rollout_assets.rollouts.zarr_store.writer import OnStep, RolloutZarrStoreWriter, ignore_step
+from rollout_assets.rollouts.zarr_store.schema import Q_H
+from rollout_assets.rollouts.zarr_store.writer import RolloutZarrStoreWriter
 
 
 class RolloutZarrStoreExtender(RolloutZarrStoreWriter):
-    """A writer that starts from the rows of a finished store on the same disk."""
+    """A writer that can start from the rows of a finished store on the same disk."""
 
-    def __init__(
-        self,
-        store_dir: Path | str,
-        before: OpenStore,
-        config: RolloutZarrStoreConfig | None = None,
-        *,
-        context: RolloutStoreManifestContext | None = None,
-        created_at_utc: str | None = None,
-        store_kind: str = STORE_KIND,
-        on_step: OnStep = ignore_step,
-    ) -> None:
-        super().__init__(
-            store_dir,
-            config,
-            context=context,
-            created_at_utc=created_at_utc,
-            store_kind=store_kind,
-            on_step=on_step,
-        )
-        if not isinstance(before.files, LocalFiles):
-            raise StoreError(f"{before.location}: only a store on a local disk can be extended")
-        self._before = before
-        self._files_before = before.files.root
-        self._digests_before: dict[str, str] = before.sidecar_manifest()["content_sha256"]
+    _before: OpenStore | None = None
+    _digests: Mapping[str, str]
 
-    def resume(self) -> None:
-        """Take over every row of the finished store; call once, before anything is appended."""
+    def resume(self, before: OpenStore) -> None:
+        """Take over every row of a finished store; call once, before anything is appended."""
+        self._before, self._digests = before, before.sidecar_manifest()["content_sha256"]
         for sink in self._sinks.values():
-            self._resume(sink)
-        self.dictionaries.intern_store(self._before.dictionaries)
-        for identities, table in ((self.sources, SOURCES), (self.targets, TARGETS)):
-            for row in rows_of(self._before.columns(table), table.names):
-                identities.add(row, self._before.location)
-        self._horizon = int(self._before.attributes["q_h_horizon"])
+            self._resume(sink, before)
+        self.dictionaries.intern_store(before.dictionaries)
+        for identities in (self.sources, self.targets):
+            for row in rows_of(before.columns(identities.table), identities.table.names):
+                identities.add(row, before.location)
+        self._horizon = int(before.attributes["q_h_horizon"])
 
     def _view_sinks(self, width: int) -> list[TableSink]:
         """The view goes on after the old states, unless a wider shell makes all of it wider."""
-        sinks = super()._view_sinks(width)
-        if self._before.row_array(Q_H.path("candidate_row_id")).shape[1] == width:
+        sinks, before = super()._view_sinks(width), self._before
+        if before is not None and before.row_array(Q_H.path("candidate_row_id")).shape[1] == width:
             for sink in sinks:
-                self._resume(sink)
+                self._resume(sink, before)
         return sinks
 
-    def _resume(self, sink: TableSink) -> None:
-        sink.resume(self._before.row_array, self._files_before, self._digests_before)
+    def _resume(self, sink: TableSink, before: OpenStore) -> None:
+        if not isinstance(before.files, LocalFiles):
+            raise StoreError(f"{before.location}: only a store on a local disk can be extended")
+        sink.resume(before.row_array, before.files.root, self._digests)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,11 @@ def bad_rows(
     yield Finding("", where, expectation, first_row + row, int(rows.sum()), value)
 
 
+def differs(stored: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where two arrays are not equal; NaN equals NaN."""
+    return (stored != expected) & ~(np.isnan(stored) & np.isnan(expected))
+
+
 def merge_findings(findings: list[Finding]) -> tuple[Finding, ...]:
     """Group findings that say the same of the same array, adding up their rows; order of first appearance."""
     merged: dict[tuple[str, str, str], Finding] = {}
@@ -57,8 +62,7 @@ def merge_findings(findings: list[Finding]) -> tuple[Finding, ...]:
         if first is None:
             merged[key] = finding
         elif finding.row is not None:
-            total = first.count + finding.count
-            merged[key] = Finding(first.check, first.where, first.problem, first.row, total, first.value)
+            merged[key] = replace(first, count=first.count + finding.count)
     return tuple(merged.values())
 
 

@@ -15,11 +15,7 @@ from numpy.typing import NDArray
 
 from rollout_assets.errors import RecordRefused
 from rollout_assets.geometry import poses
-from rollout_assets.rollouts.trace import (
-    NOT_SELECTED,
-    RolloutZarrRecord,
-    SelectedDepth,
-)
+from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutZarrRecord, SelectedDepth
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.dictionaries import Dictionaries
 from rollout_assets.rollouts.zarr_store.label_rules import oracle_label_mask, q_train_mask, running_sums
@@ -57,55 +53,61 @@ class Owner:
 
 @dataclass(frozen=True, eq=False)
 class EncodedRecord:
-    """A record with an id for each of its strings; lists run over chains, or over steps."""
+    """A record with an id for each of its strings.
+
+    ``shared`` holds the rollout columns that all chains of the record share, ``per_chain`` those that differ between
+    them; lists run over chains, or over steps.
+    """
 
     record: RolloutZarrRecord
     owner: Owner
     num_candidates: int
-    scene_id: int
-    snippet_id: int
-    policy_id: int
-    split_id: int
-    rollout_ids: list[int]
-    termination_ids: list[int]
+    shared: dict[str, Any]
+    per_chain: dict[str, list[int]]
     lineage_ids: list[list[int]]
     score_source_ids: list[int]
 
 
-@dataclass(frozen=True, eq=False)
-class FlatRecords:
-    """The columns of some records, per table."""
-
-    rollouts: Columns
-    lineage: Columns
-    steps: Columns
-    candidates: Columns
-    candidate_diagnostics: Columns
-
-
 def encode_record(record: RolloutZarrRecord, owner: Owner, dictionaries: Dictionaries) -> EncodedRecord:
     """Give ids to a record's strings, in an order that depends on the record alone."""
-    lineage, config, scores = record.lineage, dictionaries["config"], dictionaries["score_source"]
-    steps = [step for chain in record.chains for step in chain.steps]
-    shared = {name: config.intern(getattr(lineage, field)) for name, field in SHARED_HASHES.items()}
-    per_chain = [config.intern(chain.selection_rng_state_hash) for chain in record.chains]
+    lineage, root, chains = record.lineage, record.root, record.chains
+    config, scores = dictionaries["config"], dictionaries["score_source"]
+    steps = [step for chain in chains for step in chain.steps]
+    hashes = {name: config.intern(getattr(lineage, field)) for name, field in SHARED_HASHES.items()}
+    rng_hashes = [config.intern(chain.selection_rng_state_hash) for chain in chains]
     return EncodedRecord(
         record=record,
         owner=owner,
         num_candidates=sum(len(step.shell) for step in steps),
-        scene_id=dictionaries["scene"].intern(lineage.scene_id),
-        snippet_id=dictionaries["snippet"].intern(lineage.snippet_id),
-        policy_id=dictionaries["policy"].intern(lineage.rollout_policy),
-        split_id=dictionaries["split"].intern(lineage.split),
-        rollout_ids=[dictionaries["rollout"].intern(record.rollout_id(chain)) for chain in record.chains],
-        termination_ids=[dictionaries["termination_reason"].intern(c.termination_reason) for c in record.chains],
-        lineage_ids=[[shared.get(name, own) for name in LINEAGE_HASHES] for own in per_chain],
+        shared={
+            "source_row_id": owner.source_row_id,
+            "root_pose_world": root.pose_world_camera,
+            "root_time_ns": root.time_ns,
+            "root_trajectory_index": root.trajectory_index,
+            "root_frame_index": root.frame_index,
+            "scene_id": dictionaries["scene"].intern(lineage.scene_id),
+            "snippet_id": dictionaries["snippet"].intern(lineage.snippet_id),
+            "target_row_id": owner.target_row_id,
+            "policy_id": dictionaries["policy"].intern(lineage.rollout_policy),
+            "horizon": record.horizon,
+            "branch_factor": record.branch_factor,
+            "beam_width": ABSENT if record.beam_width is None else record.beam_width,
+            "temperature": record.temperature,
+            "random_seed": ABSENT if lineage.random_seed is None else lineage.random_seed,
+            "split_id": dictionaries["split"].intern(lineage.split),
+        },
+        per_chain={
+            "chain_id": [chain.chain_id for chain in chains],
+            "rollout_id": [dictionaries["rollout"].intern(record.rollout_id(chain)) for chain in chains],
+            "termination_reason": [dictionaries["termination_reason"].intern(c.termination_reason) for c in chains],
+        },
+        lineage_ids=[[hashes.get(name, own) for name in LINEAGE_HASHES] for own in rng_hashes],
         score_source_ids=[scores.intern(step.selection.score_source) for step in steps],
     )
 
 
-def flatten_records(records: Sequence[EncodedRecord], at: RowCounts) -> FlatRecords:
-    """All chains of some records; each record has chains, each chain steps, each step candidates."""
+def flatten_records(records: Sequence[EncodedRecord], at: RowCounts) -> dict[str, Columns]:
+    """Columns of some records, per table; each record has chains, each chain steps, each step candidates."""
     chains = [chain for encoded in records for chain in encoded.record.chains]
     steps = [step for chain in chains for step in chain.steps]
     chain_lengths = np.array([len(chain.steps) for chain in chains])
@@ -166,13 +168,13 @@ def flatten_records(records: Sequence[EncodedRecord], at: RowCounts) -> FlatReco
     diagnostics["position_id"] = candidates["position_id"]
     lineage_ids = np.array([ids for encoded in records for ids in encoded.lineage_ids], np.int32)
     rollout_rows = at.rollouts + np.arange(len(chains))
-    return FlatRecords(
-        rollouts={"rollout_row_id": rollout_rows, **_rollout_columns(records), **finals},
-        lineage={"rollout_row_id": rollout_rows} | {n: lineage_ids[:, i] for i, n in enumerate(LINEAGE_HASHES)},
-        steps=step_columns,
-        candidates=candidates,
-        candidate_diagnostics=diagnostics,
-    )
+    return {
+        "rollouts": {"rollout_row_id": rollout_rows, **_rollout_columns(records), **finals},
+        "lineage": {"rollout_row_id": rollout_rows} | {n: lineage_ids[:, i] for i, n in enumerate(LINEAGE_HASHES)},
+        "steps": step_columns,
+        "candidates": candidates,
+        "candidate_diagnostics": diagnostics,
+    }
 
 
 def depth_columns(records: Sequence[EncodedRecord], step_columns: Columns, height: int, width: int) -> Columns:
@@ -249,31 +251,10 @@ def _gather(fields_of: dict[str, str], parts: Sequence[Any], table: Table, rows:
 
 def _rollout_columns(records: Sequence[EncodedRecord]) -> Columns:
     chain_counts = [len(encoded.record.chains) for encoded in records]
-
-    def shared(name: str, values: list[Any]) -> NDArray[Any]:
-        return np.repeat(np.array(values, ROLLOUTS[name].numpy_dtype), chain_counts, axis=0)
-
-    plain = [encoded.record for encoded in records]
-    roots = [record.root for record in plain]
-    columns: dict[str, list[Any]] = {
-        "source_row_id": [encoded.owner.source_row_id for encoded in records],
-        "root_pose_world": [root.pose_world_camera for root in roots],
-        "root_time_ns": [root.time_ns for root in roots],
-        "root_trajectory_index": [root.trajectory_index for root in roots],
-        "root_frame_index": [root.frame_index for root in roots],
-        "scene_id": [encoded.scene_id for encoded in records],
-        "snippet_id": [encoded.snippet_id for encoded in records],
-        "target_row_id": [encoded.owner.target_row_id for encoded in records],
-        "policy_id": [encoded.policy_id for encoded in records],
-        "horizon": [record.horizon for record in plain],
-        "branch_factor": [record.branch_factor for record in plain],
-        "beam_width": [ABSENT if record.beam_width is None else record.beam_width for record in plain],
-        "temperature": [record.temperature for record in plain],
-        "random_seed": [ABSENT if r.lineage.random_seed is None else r.lineage.random_seed for r in plain],
-        "split_id": [encoded.split_id for encoded in records],
-    }
-    return {name: shared(name, values) for name, values in columns.items()} | {
-        "chain_id": np.array([chain.chain_id for record in plain for chain in record.chains], np.int32),
-        "rollout_id": np.array([value for encoded in records for value in encoded.rollout_ids], np.int32),
-        "termination_reason": np.array([value for encoded in records for value in encoded.termination_ids], np.int32),
-    }
+    columns: Columns = {}
+    for name in records[0].shared:
+        values = np.array([encoded.shared[name] for encoded in records], ROLLOUTS[name].numpy_dtype)
+        columns[name] = np.repeat(values, chain_counts, axis=0)
+    for name in records[0].per_chain:
+        columns[name] = np.array([value for encoded in records for value in encoded.per_chain[name]], np.int32)
+    return columns

@@ -75,6 +75,7 @@ class IdentityTable:
     """Rows of a table by identity; remembers the facts of each to refuse contradicting ones."""
 
     def __init__(self, table: Table, noun: str, identity: tuple[str, ...]) -> None:
+        self.table = table
         self._noun = noun
         self._identity = identity
         self._rows: dict[tuple[Hashable, ...], tuple[int, bytes]] = {}

@@ -46,6 +46,11 @@ def q_train_mask(actor_action_mask: Mask, oracle_labels: Mask, target_trainable:
     return actor_action_mask & oracle_labels & target_trainable
 
 
+def labels_apart(stored: NDArray[np.floating[Any]], expected: NDArray[np.floating[Any]]) -> Mask:
+    """Where labels differ by more than the tolerance; NaN on either side is another rule's matter."""
+    return np.abs(stored - expected) > TELESCOPE_TOLERANCE * np.maximum(np.abs(expected), 1)
+
+
 def running_sums(values: Float64, has_selection: Mask, step_index: NDArray[Any]) -> Float32:
     """values: (s, m) selected labels in chain order; has_selection: (s,); step_index: (s,), 0 starts a chain -> (s, m).
 

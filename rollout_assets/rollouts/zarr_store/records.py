@@ -23,25 +23,11 @@ from rollout_assets.rollouts.trace import (
     SelectedDepth,
     StepLabels,
 )
+from rollout_assets.rollouts.zarr_store import schema
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.flatten import SELECTION_COLUMNS, SHELL_COLUMNS
 from rollout_assets.rollouts.zarr_store.identities import SOURCE_FIELDS, TARGET_FIELDS
 from rollout_assets.rollouts.zarr_store.open_store import OpenStore
-from rollout_assets.rollouts.zarr_store.schema import (
-    ABSENT,
-    CANDIDATE_DIAGNOSTICS,
-    CANDIDATES,
-    CUMULATIVE_OF,
-    DIAGNOSTIC_COLUMNS,
-    LABEL_COLUMNS,
-    LINEAGE,
-    LINEAGE_HASHES,
-    ROLLOUTS,
-    SELECTED_DEPTH,
-    SOURCES,
-    STEPS,
-    TARGETS,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,17 +62,17 @@ class StoredRollout:
 
 def read_step(store: OpenStore, step_row_id: int) -> StoredStep:
     """One step; a row id that the table does not have is a ``StoreError``."""
-    _require_row(store, STEPS, step_row_id)
+    _require_row(store, schema.STEPS, step_row_id)
     return _steps(store, step_row_id, step_row_id + 1)[0]
 
 
 def read_rollout(store: OpenStore, rollout_row_id: int) -> StoredRollout:
     """One chain; a row id that the table does not have is a ``StoreError``."""
-    _require_row(store, ROLLOUTS, rollout_row_id)
-    row = _row(store, ROLLOUTS, rollout_row_id)
-    owner = store.array(STEPS.path("rollout_row_id"))
+    _require_row(store, schema.ROLLOUTS, rollout_row_id)
+    row = _row(store, schema.ROLLOUTS, rollout_row_id)
+    owner = store.array(schema.STEPS.path("rollout_row_id"))
     first, last = np.searchsorted(owner, [rollout_row_id, rollout_row_id + 1])
-    hashes = _row(store, LINEAGE, rollout_row_id)
+    hashes = _row(store, schema.LINEAGE, rollout_row_id)
     steps = _steps(store, int(first), int(last))
     beam = int(row["beam_width"])
     return StoredRollout(
@@ -102,25 +88,25 @@ def read_rollout(store: OpenStore, rollout_row_id: int) -> StoredRollout:
         ),
         horizon=int(row["horizon"]),
         branch_factor=int(row["branch_factor"]),
-        beam_width=None if beam == ABSENT else beam,
+        beam_width=None if beam == schema.ABSENT else beam,
         temperature=float(row["temperature"]),
         chain=RolloutChain(
             chain_id=int(row["chain_id"]),
             steps=tuple(stored.step for stored in steps),
-            termination_reason=_string(store, ROLLOUTS, "termination_reason", row) or "",  # type: ignore[arg-type]
-            selection_rng_state_hash=_string(store, LINEAGE, "selection_rng_state_hash_id", hashes) or "",
+            termination_reason=_string(store, schema.ROLLOUTS, "termination_reason", row) or "",  # type: ignore[arg-type]
+            selection_rng_state_hash=_string(store, schema.LINEAGE, "selection_rng_state_hash_id", hashes) or "",
         ),
         first_step_row_id=int(first),
     )
 
 
 def _steps(store: OpenStore, first: int, last: int) -> list[StoredStep]:
-    steps = store.columns(STEPS, start=first, stop=last)
-    sizes = store.array(STEPS.path("num_candidates"))
+    steps = store.columns(schema.STEPS, start=first, stop=last)
+    sizes = store.array(schema.STEPS.path("num_candidates"))
     starts = int(sizes[:first].sum(dtype=np.int64)) + np.concatenate([[0], np.cumsum(steps["num_candidates"])])
     begin, end = int(starts[0]), int(starts[-1])
-    candidates = store.columns(CANDIDATES, start=begin, stop=end)
-    diagnostics = store.columns(CANDIDATE_DIAGNOSTICS, start=begin, stop=end)
+    candidates = store.columns(schema.CANDIDATES, start=begin, stop=end)
+    diagnostics = store.columns(schema.CANDIDATE_DIAGNOSTICS, start=begin, stop=end)
     if len(candidates["step_row_id"]) != end - begin:
         raise StoreDamaged("steps/num_candidates", f"says candidates {begin} to {end}, which are not all there")
     depths = _depths(store, steps["selected_candidate_row_id"], first, last)
@@ -129,7 +115,7 @@ def _steps(store: OpenStore, first: int, last: int) -> list[StoredStep]:
     for at in range(last - first):
         rows = slice(int(starts[at]) - begin, int(starts[at + 1]) - begin)
         own = {name: values[rows] for name, values in candidates.items()}
-        measured = {name: diagnostics[name][rows] for name in DIAGNOSTIC_COLUMNS}
+        measured = {name: diagnostics[name][rows] for name in schema.DIAGNOSTIC_COLUMNS}
         shell = CandidateShell(
             **{field: own[column] for column, field in SHELL_COLUMNS.items()},
             diagnostics=CandidateDiagnostics(**measured),
@@ -139,7 +125,7 @@ def _steps(store: OpenStore, first: int, last: int) -> list[StoredStep]:
             selected_shell_index=int(steps["selected_shell_index"][at]),
             score_source=score_sources[int(own["score_source_id"][0])],
         )
-        labels = StepLabels(**{name: own[name] for name in LABEL_COLUMNS})
+        labels = StepLabels(**{name: own[name] for name in schema.LABEL_COLUMNS})
         stored.append(
             StoredStep(
                 step_row_id=first + at,
@@ -148,7 +134,7 @@ def _steps(store: OpenStore, first: int, last: int) -> list[StoredStep]:
                 first_candidate_row_id=int(starts[at]),
                 step=RolloutStep(shell, labels, selection, depths[at]),
                 q_train_mask=own["q_train_mask"],
-                cumulative={name: float(steps[name][at]) for name in CUMULATIVE_OF},
+                cumulative={name: float(steps[name][at]) for name in schema.CUMULATIVE_OF},
             )
         )
     return stored
@@ -157,10 +143,10 @@ def _steps(store: OpenStore, first: int, last: int) -> list[StoredStep]:
 def _depths(store: OpenStore, selected: NDArray[np.int64], first: int, last: int) -> list[SelectedDepth | None]:
     if not store.attributes.get("selected_depth_enabled"):
         return [None] * len(selected)
-    rows = store.columns(SELECTED_DEPTH, SELECTED_DEPTH.names, first, last)
+    rows = store.columns(schema.SELECTED_DEPTH, schema.SELECTED_DEPTH.names, first, last)
     return [
         None
-        if selected[at] == ABSENT
+        if selected[at] == schema.ABSENT
         else SelectedDepth(
             rows["depth_m"][at].astype(np.float32),
             rows["valid_mask"][at],
@@ -173,21 +159,21 @@ def _depths(store: OpenStore, selected: NDArray[np.int64], first: int, last: int
 
 def _lineage(store: OpenStore, row: dict[str, Any], hashes: dict[str, Any]) -> RolloutLineage:
     source_id, target_id = int(row["source_row_id"]), int(row["target_row_id"])
-    source, target = _row(store, SOURCES, source_id), _row(store, TARGETS, target_id)
+    source, target = _row(store, schema.SOURCES, source_id), _row(store, schema.TARGETS, target_id)
     values: dict[str, Any] = {}
     for table, fields_of, stored in (
-        (SOURCES, SOURCE_FIELDS, source),
-        (TARGETS, TARGET_FIELDS, target),
-        (LINEAGE, LINEAGE_HASHES, hashes),
+        (schema.SOURCES, SOURCE_FIELDS, source),
+        (schema.TARGETS, TARGET_FIELDS, target),
+        (schema.LINEAGE, schema.LINEAGE_HASHES, hashes),
     ):
         values |= {field: _value(store, table, column, stored) for column, field in fields_of.items()}
     seed = int(row["random_seed"])
     return RolloutLineage(
         **values,
-        rollout_id=_string(store, ROLLOUTS, "rollout_id", row) or "",
+        rollout_id=_string(store, schema.ROLLOUTS, "rollout_id", row) or "",
         chain_id=int(row["chain_id"]),
-        random_seed=None if seed == ABSENT else seed,
-        rollout_policy=_string(store, ROLLOUTS, "policy_id", row) or "unknown",
+        random_seed=None if seed == schema.ABSENT else seed,
+        rollout_policy=_string(store, schema.ROLLOUTS, "policy_id", row) or "unknown",
         source_row_id=source_id,
         target_row_id=target_id,
     )
@@ -201,14 +187,14 @@ def _value(store: OpenStore, table: Table, name: str, row: dict[str, Any]) -> An
         return None if np.isnan(value).all() else tuple(value.tolist())
     if column.is_float:
         return None if np.isnan(value) else float(value)
-    return None if int(value) == ABSENT else int(value)
+    return None if int(value) == schema.ABSENT else int(value)
 
 
 def _string(store: OpenStore, table: Table, name: str, row: dict[str, Any]) -> str | None:
     dictionary = table[name].dictionary
     assert dictionary is not None
     index = int(row[name])
-    return None if index == ABSENT else store.dictionaries[dictionary][index]
+    return None if index == schema.ABSENT else store.dictionaries[dictionary][index]
 
 
 def _row(store: OpenStore, table: Table, index: int) -> dict[str, Any]:

@@ -31,9 +31,6 @@ Q_H_REWARD_METRIC = "target_root_gain"
 Q_H_TD_SEMANTICS = "selected_transition_only"
 """What a transition of the training view is."""
 
-TARGET_CROP_POLICY = "gt_obb_oriented_any_vertex_v1"
-"""How a target is cut out of mesh and points."""
-
 TARGET_SOURCES: Mapping[str, str] = {"v1_observed": "detected_obbs", "v0_gt_input": "gt_obbs_oracle"}
 """Target protocol -> the only source of boxes it admits."""
 

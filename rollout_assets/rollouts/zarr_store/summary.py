@@ -14,15 +14,8 @@ import polars as pl
 from rollout_assets.candidates.reasons import InvalidReason
 from rollout_assets.errors import StoreError
 from rollout_assets.files import publishing
+from rollout_assets.rollouts.zarr_store import schema
 from rollout_assets.rollouts.zarr_store.open_store import OpenStore
-from rollout_assets.rollouts.zarr_store.schema import (
-    CANDIDATES,
-    GROUPS,
-    Q_H,
-    REASON_BITS_PATH,
-    TABLES,
-    TEXT_PATHS,
-)
 
 CANDIDATE_STAGES = {
     "full_shell": None,
@@ -72,7 +65,7 @@ def store_info(store: OpenStore) -> StoreInfo:
     """Summarise a store from its attributes, its manifest and its masks."""
     attributes, manifest = store.attributes, store.sidecar_manifest()
     sizes = store.files.sizes()
-    trainable = int(store.array(Q_H.path("q_train_mask")).any(axis=1).sum())
+    trainable = int(store.array(schema.Q_H.path("q_train_mask")).any(axis=1).sum())
     depth = "none"
     if attributes["selected_depth_enabled"]:
         depth = f"{attributes['selected_depth_width_px']} x {attributes['selected_depth_height_px']} px"
@@ -86,7 +79,7 @@ def store_info(store: OpenStore) -> StoreInfo:
         horizon=attributes["q_h_horizon"],
         counts=manifest["counts"],
         trainable_states=trainable,
-        valid_candidates=int(np.count_nonzero(store.array(CANDIDATES.path("actor_action_mask")))),
+        valid_candidates=int(np.count_nonzero(store.array(schema.CANDIDATES.path("actor_action_mask")))),
         selected_depth=depth,
         files=len(sizes),
         megabytes=sum(sizes.values()) / 1e6,
@@ -119,14 +112,14 @@ def count_candidates(stores: Iterable[OpenStore]) -> CandidateCounts:
 def candidate_blocks(stores: Iterable[OpenStore], names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Columns of the candidate tables of some stores, a million rows at a time."""
     for store in stores:
-        for start in range(0, store.num_rows(CANDIDATES.name), _BLOCK_ROWS):
-            yield store.columns(CANDIDATES, names, start, start + _BLOCK_ROWS)
+        for start in range(0, store.num_rows(schema.CANDIDATES.name), _BLOCK_ROWS):
+            yield store.columns(schema.CANDIDATES, names, start, start + _BLOCK_ROWS)
 
 
 def schema_rows(table: str | None = None) -> list[SchemaRow]:
     """The schema, array by array; one table of it if named."""
-    if table is not None and table not in GROUPS:
-        raise StoreError(f"no table {table!r}; the schema has {', '.join(GROUPS)}")
+    if table is not None and table not in schema.GROUPS:
+        raise StoreError(f"no table {table!r}; the schema has {', '.join(schema.GROUPS)}")
     rows = [
         SchemaRow(
             array=owner.path(column.name),
@@ -135,11 +128,11 @@ def schema_rows(table: str | None = None) -> list[SchemaRow]:
             dictionary=column.dictionary or "",
             table=owner.name,
         )
-        for owner in TABLES.values()
+        for owner in schema.TABLES.values()
         for column in owner.columns
     ]
-    rows += [SchemaRow(path, "uint8", "", "JSON list of strings", path.split("/")[0]) for path in TEXT_PATHS]
-    rows.append(SchemaRow(REASON_BITS_PATH, "uint16", "", "", "metadata"))
+    rows += [SchemaRow(path, "uint8", "", "JSON list of strings", path.split("/")[0]) for path in schema.TEXT_PATHS]
+    rows.append(SchemaRow(schema.REASON_BITS_PATH, "uint16", "", "", "metadata"))
     return [row for row in rows if table is None or row.table == table]
 
 

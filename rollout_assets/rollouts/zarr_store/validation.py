@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -109,9 +109,7 @@ def _run(name: str, check: Callable[[], Findings]) -> Iterable[Finding]:
     try:
         with np.errstate(all="ignore"):  # damaged numbers overflow; the finding says so, not a warning
             for finding in check():
-                findings.append(
-                    Finding(name, finding.where, finding.problem, finding.row, finding.count, finding.value)
-                )
+                findings.append(replace(finding, check=name))
     except StoreDamaged as error:
         findings.append(Finding("readable", error.where, error.problem))
     except Exception as error:  # a check must never end a validation

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -16,18 +15,19 @@ from numpy.typing import NDArray
 from rollout_assets.errors import RecordRefused, StoreExists
 from rollout_assets.files import discard_path, now_utc
 from rollout_assets.rollouts.trace import RolloutZarrRecord
+from rollout_assets.rollouts.zarr_store import schema
 from rollout_assets.rollouts.zarr_store.admission import refuse_unfit, refuse_unfit_rows
 from rollout_assets.rollouts.zarr_store.attributes import (
     STORE_KIND,
     RolloutZarrStoreConfig,
     SmallTables,
-    StoreCounts,
     group_attributes,
-    manifest_payload,
+    manifest_facts,
     root_attributes,
+    store_counts,
 )
 from rollout_assets.rollouts.zarr_store.chunks.row_chunks import RowLayout
-from rollout_assets.rollouts.zarr_store.chunks.sinks import ChunkSizes, ColumnSink, TableSink, WrittenArray
+from rollout_assets.rollouts.zarr_store.chunks.sinks import ColumnSink, TableSink, WrittenArray
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.dictionaries import Dictionaries, encode_strings
 from rollout_assets.rollouts.zarr_store.documents import write_metadata
@@ -62,26 +62,6 @@ from rollout_assets.rollouts.zarr_store.merge import (
     shifts_after,
 )
 from rollout_assets.rollouts.zarr_store.open_store import OpenStore
-from rollout_assets.rollouts.zarr_store.schema import (
-    CANDIDATE_DIAGNOSTICS,
-    CANDIDATES,
-    CROP_POLICIES_PATH,
-    LINEAGE,
-    PROTOCOL_PATH,
-    Q_H,
-    REASON_BITS_PATH,
-    REASON_NAMES_PATH,
-    REASONS_BY_BIT,
-    RETENTION_PATH,
-    ROLE_NAMES_PATH,
-    ROLLOUTS,
-    SELECTED_DEPTH,
-    SOURCE_ROLES,
-    SOURCES,
-    STEPS,
-    TARGET_EVAL_CROPS,
-    TARGETS,
-)
 from rollout_assets.rollouts.zarr_store.training_view import (
     CANDIDATE_COLUMNS,
     ROLLOUT_COLUMNS,
@@ -142,8 +122,8 @@ class RolloutZarrStoreWriter:
         self._store_kind = store_kind
         self._on_step = on_step
         self.dictionaries = Dictionaries()
-        self.sources = IdentityTable(SOURCES, "source", SOURCE_KEY)
-        self.targets = IdentityTable(TARGETS, "target", TARGET_KEY)
+        self.sources = IdentityTable(schema.SOURCES, "source", SOURCE_KEY)
+        self.targets = IdentityTable(schema.TARGETS, "target", TARGET_KEY)
         self._last: tuple[Any, Any, Owner] | None = None
         self._horizon = 0
         self._waiting: list[EncodedRecord] = []
@@ -158,9 +138,7 @@ class RolloutZarrStoreWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._workers.shutdown(wait=True, cancel_futures=True)
         if not self._finished:
             discard_path(self.store_dir)
@@ -173,8 +151,7 @@ class RolloutZarrStoreWriter:
 
     def append(self, record: RolloutZarrRecord) -> None:
         """Add one record; one that does not fit is ``RecordRefused`` and ends the build."""
-        config = self.config
-        refuse_unfit(record, config.target_protocol_version, config.reason_code_version, config.selected_depth)
+        refuse_unfit(record, self.config)
         owner = self._owner(record)
         if not record.chains:
             return
@@ -191,15 +168,12 @@ class RolloutZarrStoreWriter:
         refuse_other_settings(self.config, store)
         strings = self.dictionaries.intern_store(store.dictionaries)
         owners: dict[str, NDArray[np.int64]] = {}
-        for column, table, add in (
-            ("source_row_id", SOURCES, self._add_source),
-            ("target_row_id", TARGETS, self._add_target),
-        ):
-            rows = rebased_rows(store, table, Rebasing(strings, owners))
-            owners[column] = np.array([add(row, store.location) for row in rows], np.int64)
+        for column, identities in (("source_row_id", self.sources), ("target_row_id", self.targets)):
+            rows = rebased_rows(store, identities.table, Rebasing(strings, owners))
+            owners[column] = np.array([self._add(identities, row, store.location) for row in rows], np.int64)
         rebasing = Rebasing(strings, owners, shifts_after(self.counts))
         for name, columns in rebased_blocks(store, rebasing, self.config.selected_depth.enabled):
-            if name == ROLLOUTS.name:
+            if name == schema.ROLLOUTS.name:
                 self._horizon = max(self._horizon, int(columns["horizon"].max(initial=0)))
             self._sinks[name].append(columns)
 
@@ -214,53 +188,43 @@ class RolloutZarrStoreWriter:
         self._write_view(written)
         self._on_step("view")
         written.add(self._write_texts())
-        counts = StoreCounts.of(written.shape)
-        tables = SmallTables.of(written.column, self.dictionaries.values())
+        counts = store_counts(written.shape)
+        tables = SmallTables(written.column, self.dictionaries.values())
         horizon = self._horizon or 1
         groups = group_attributes(self.config, counts, horizon)
-        root = root_attributes(self.config, tables.origin, counts, horizon, self._created_at_utc or now_utc())
+        root = root_attributes(self.config, tables, counts, horizon, self._created_at_utc or now_utc())
         self._on_step("manifest/before")
-        payload = manifest_payload(
-            root,
-            counts,
-            tables,
-            written.content_sha256,
-            written.stored_checksums(),
-            self._context or RolloutStoreManifestContext.here(),
-            self._store_kind,
-        )
-        digest = write_rollout_store_manifest(self.store_dir, payload)
+        payload = manifest_facts(root, counts, tables) | {
+            "store_kind": self._store_kind,
+            "generation": (self._context or RolloutStoreManifestContext.here()).to_jsonable(),
+            "content_sha256": written.content_sha256,
+            "stored_crc32c": written.stored_checksums(),
+        }
+        root["manifest_sha256"] = write_rollout_store_manifest(self.store_dir, payload)
         self._on_step("manifest/after")
-        root["manifest_sha256"] = digest
         write_metadata(self.store_dir, written.documents, groups, root, self._on_step)
         self._on_step("root")
         self._finished = True
         return RolloutZarrWriteResult(
             store_dir=self.store_dir,
-            num_sources=counts.sources,
-            num_targets=counts.targets,
-            num_rollouts=counts.rollouts,
-            num_steps=counts.steps,
-            num_candidates=counts.candidates,
+            num_sources=counts["sources"],
+            num_targets=counts["targets"],
+            num_rollouts=counts["rollouts"],
+            num_steps=counts["steps"],
+            num_candidates=counts["candidates"],
             manifest_path=self.store_dir / ROLLOUT_MANIFEST_FILENAME,
-            manifest_sha256=digest,
+            manifest_sha256=root["manifest_sha256"],
         )
 
-    def _add_source(self, row: Row, where: str) -> int:
-        """The source row of an identity; a second split in one store is refused."""
-        if int(row["split_id"]) != 0:
+    def _add(self, identities: IdentityTable, row: Row, where: str) -> int:
+        """The row id of a source or target; a source of a second split is refused."""
+        split_id = int(row.get("split_id", 0))
+        if split_id != 0:
             splits = self.dictionaries["split"].values
-            split = splits[int(row["split_id"])]
-            raise RecordRefused(f"{where}: one store holds one split: {splits[0]!r} so far, got {split!r}")
-        return self._add_owner(self.sources, SOURCES, row, where)
-
-    def _add_target(self, row: Row, where: str) -> int:
-        return self._add_owner(self.targets, TARGETS, row, where)
-
-    def _add_owner(self, identities: IdentityTable, table: Table, row: Row, where: str) -> int:
+            raise RecordRefused(f"{where}: one store holds one split: {splits[0]!r} so far, got {splits[split_id]!r}")
         row_id, is_new = identities.add(row, where)
         if is_new:
-            self._sinks[table.name].append(identities.block(row_id, row))
+            self._sinks[identities.table.name].append(identities.block(row_id, row))
         return row_id
 
     def _flatten_waiting(self) -> None:
@@ -268,12 +232,12 @@ class RolloutZarrStoreWriter:
         if not records:
             return
         flat = flatten_records(records, self.counts)
-        refuse_unfit_rows(records, flat.candidates)
+        refuse_unfit_rows(records, flat["candidates"])
         if self.config.selected_depth.enabled:
-            depth = depth_columns(records, flat.steps, self.config.dims["H"], self.config.dims["W"])
+            depth = depth_columns(records, flat["steps"], self.config.dims["H"], self.config.dims["W"])
             self._sinks["selected_depth"].append(depth)
             self._sinks["rasters"].append(depth)
-        for name, columns in vars(flat).items():
+        for name, columns in flat.items():
             self._sinks[name].append(columns)
 
     def _owner(self, record: RolloutZarrRecord) -> Owner:
@@ -283,43 +247,46 @@ class RolloutZarrStoreWriter:
         if self._last is not None and self._last[:2] == (source_facts, target_facts):
             return self._last[2]
         where = f"record {record.rollout_id_prefix!r}"
-        source_id = self._add_source(source_row(lineage, self.dictionaries), where)
+        source_id = self._add(self.sources, source_row(lineage, self.dictionaries), where)
         row = target_row(lineage, source_id, self.dictionaries, self.config.target_protocol_version)
         trainable = bool(row["target_valid_mask"] and row["gt_label_valid_mask"])
-        owner = Owner(source_id, self._add_target(row, where), trainable)
+        owner = Owner(source_id, self._add(self.targets, row, where), trainable)
         self._last = (source_facts, target_facts, owner)
         return owner
 
     def _make_sinks(self) -> dict[str, TableSink]:
-        config = self.config
-        rows = ChunkSizes(config.chunk_rows, config.chunks_per_shard)
-        small = ChunkSizes(config.chunk_rows, 1)
-        depth = ChunkSizes(config.selected_depth.chunk_steps, config.depth_chunks_per_shard)
-
-        def sink(table: Table, sizes: ChunkSizes) -> TableSink:
-            return TableSink(self.store_dir, table, config.dims, sizes, self._workers, self._on_step)
-
-        return {
-            "sources": sink(SOURCES, small),
-            "targets": sink(TARGETS, small),
-            "rollouts": sink(ROLLOUTS, small),
-            "lineage": sink(LINEAGE, small),
-            "steps": sink(STEPS, small),
-            "candidates": sink(CANDIDATES, rows),
-            "candidate_diagnostics": sink(CANDIDATE_DIAGNOSTICS, rows),
-            "selected_depth": sink(SELECTED_DEPTH.without_rasters, small),
-            "rasters": sink(SELECTED_DEPTH.part(SELECTED_DEPTH.rasters), depth),
-            "target_eval_crops": sink(TARGET_EVAL_CROPS, ChunkSizes(1, 1)),
+        config, depth = self.config, self.config.selected_depth
+        tables = (
+            schema.SOURCES,
+            schema.TARGETS,
+            schema.ROLLOUTS,
+            schema.LINEAGE,
+            schema.STEPS,
+            schema.SELECTED_DEPTH.without_rasters,
+        )
+        rasters = schema.SELECTED_DEPTH.part(schema.SELECTED_DEPTH.rasters)
+        return {table.name: self._sink(table) for table in tables} | {
+            "candidates": self._sink(schema.CANDIDATES, chunks_per_file=config.chunks_per_shard),
+            "candidate_diagnostics": self._sink(schema.CANDIDATE_DIAGNOSTICS, chunks_per_file=config.chunks_per_shard),
+            "rasters": self._sink(rasters, depth.chunk_steps, config.depth_chunks_per_shard),
+            "target_eval_crops": self._sink(schema.TARGET_EVAL_CROPS, 1),
         }
 
+    def _sink(self, table: Table, chunk_rows: int | None = None, chunks_per_file: int = 1, **dims: int) -> TableSink:
+        rows = chunk_rows or self.config.chunk_rows
+        sizes = self.config.dims | dims
+        return TableSink(self.store_dir, table, sizes, rows, chunks_per_file, self._workers, self._on_step)
+
     def _write_view(self, written: WrittenArrays) -> None:
-        index = StateIndex.build(written.columns(STEPS, STEP_COLUMNS), written.columns(ROLLOUTS, ROLLOUT_COLUMNS))
+        index = StateIndex.build(
+            written.columns(schema.STEPS, STEP_COLUMNS), written.columns(schema.ROLLOUTS, ROLLOUT_COLUMNS)
+        )
         sinks = self._view_sinks(index.width)
         for first, stop in index.blocks(_VIEW_BLOCK_ROWS):
             start = max(first, sinks[0].rows)
             if start >= stop:
                 continue  # an extended store already has these states
-            candidates = written.columns(CANDIDATES, CANDIDATE_COLUMNS, index.rows(start, stop))
+            candidates = written.columns(schema.CANDIDATES, CANDIDATE_COLUMNS, index.rows(start, stop))
             view = build_view(index, candidates, start, stop, self.config.discount_gamma)
             for sink in sinks:
                 sink.append(view)
@@ -328,29 +295,24 @@ class RolloutZarrStoreWriter:
 
     def _view_sinks(self, width: int) -> list[TableSink]:
         states = self.config.chunk_states
-        dense = ChunkSizes(states, max(self.config.states_per_shard // states, 1))
-        narrow = ChunkSizes(self.config.chunk_rows, 1)
-        return [
-            TableSink(self.store_dir, Q_H.part(names), {"A": width}, sizes, self._workers, self._on_step)
-            for names, sizes in ((VIEW_OF, dense), (set(Q_H.names) - set(VIEW_OF), narrow))
-        ]
+        dense = self._sink(schema.Q_H.part(VIEW_OF), states, max(self.config.states_per_shard // states, 1), A=width)
+        return [dense, self._sink(schema.Q_H.part(set(schema.Q_H.names) - set(VIEW_OF)))]
 
     def _write_texts(self) -> list[WrittenArray]:
         texts = {f"dictionaries/{name}": values for name, values in self.dictionaries.values().items()}
         texts |= {
-            REASON_NAMES_PATH: [name for name, _ in REASONS_BY_BIT],
-            RETENTION_PATH: [self.config.field_retention_policy],
-            PROTOCOL_PATH: [self.config.target_protocol_version],
-            ROLE_NAMES_PATH: list(SOURCE_ROLES),
-            CROP_POLICIES_PATH: [],
+            schema.REASON_NAMES_PATH: [name for name, _ in schema.REASONS_BY_BIT],
+            schema.RETENTION_PATH: [self.config.field_retention_policy],
+            schema.PROTOCOL_PATH: [self.config.target_protocol_version],
+            schema.ROLE_NAMES_PATH: list(schema.SOURCE_ROLES),
+            schema.CROP_POLICIES_PATH: [],
         }
         arrays: dict[str, NDArray[Any]] = {path: encode_strings(values) for path, values in texts.items()}
-        arrays[REASON_BITS_PATH] = np.array([bit for _, bit in REASONS_BY_BIT], np.uint16)
+        arrays[schema.REASON_BITS_PATH] = np.array([bit for _, bit in schema.REASONS_BY_BIT], np.uint16)
         return list(self._workers.map(lambda path: self._write_whole(path, arrays[path]), arrays))
 
     def _write_whole(self, path: str, values: NDArray[Any]) -> WrittenArray:
-        layout = RowLayout(values.dtype, (), max(len(values), 1), 1, "rows")
-        column = ColumnSink(self.store_dir, path, lambda _: layout)
+        column = ColumnSink(self.store_dir, path, RowLayout(values.dtype, (), max(len(values), 1), 1, "rows"))
         if len(values):
             column.write(values)
         return column.finish()

@@ -20,7 +20,6 @@ from rollout_assets.rollouts.zarr_store.chunks.inventory import take_inventory
 from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
     CodecName,
     RowLayout,
-    choose_layout,
     encode_file,
     layout_of,
 )
@@ -59,7 +58,7 @@ def test_zarr_reads_what_is_written_here(
     data: st.DataObject,
 ) -> None:
     values = (np.random.default_rng(rows).normal(size=(rows, *row_shape)) * 3).astype(dtype)
-    layout = choose_layout(values.dtype, row_shape, rows, chunk_rows, chunks, codec)
+    layout = RowLayout(values.dtype, row_shape, chunk_rows, chunks, codec).fitted(rows)
     folder = tmp_path_factory.mktemp("array")
     write(folder / "x", layout, values)
     plain = zarr.open_array(LocalStore(folder / "x", read_only=True), mode="r")
@@ -78,7 +77,7 @@ def test_zarr_reads_what_is_written_here(
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int64", "float16", "float32"])
 @pytest.mark.parametrize(("rows", "row_shape"), [(5, ()), (90, (2, 5)), (90, (3, 0))])
 def test_documents_are_those_that_zarr_writes(codec: CodecName, dtype: str, rows: int, row_shape: tuple[int, ...]):
-    layout = choose_layout(np.dtype(dtype), row_shape, rows, 30, 2, codec)
+    layout = RowLayout(np.dtype(dtype), row_shape, 30, 2, codec).fitted(rows)
     chunk = (layout.chunk_rows, *(max(size, 1) for size in row_shape))
     size = np.dtype(dtype).itemsize
     compressor = {
@@ -99,15 +98,15 @@ def test_documents_are_those_that_zarr_writes(codec: CodecName, dtype: str, rows
 
 
 def test_a_layout_of_one_full_file_does_not_depend_on_what_follows() -> None:
-    full = choose_layout(np.dtype("f4"), (), 400, 100, 4, "rows")
-    assert choose_layout(np.dtype("f4"), (), 4_000, 100, 4, "rows") == full
-    assert choose_layout(np.dtype("f4"), (), 250, 100, 4, "rows").chunks_per_file == 3
-    assert choose_layout(np.dtype("f4"), (), 30, 100, 4, "rows").chunk_rows == 30
+    full = RowLayout(np.dtype("f4"), (), 100, 4, "rows").fitted(400)
+    assert RowLayout(np.dtype("f4"), (), 100, 4, "rows").fitted(4_000) == full
+    assert RowLayout(np.dtype("f4"), (), 100, 4, "rows").fitted(250).chunks_per_file == 3
+    assert RowLayout(np.dtype("f4"), (), 100, 4, "rows").fitted(30).chunk_rows == 30
 
 
 def test_a_chunk_missing_inside_a_shard_is_named(tmp_path: Path) -> None:
     values = np.zeros(400, np.float32)
-    layout = choose_layout(values.dtype, (), 400, 100, 4, "rows")
+    layout = RowLayout(values.dtype, (), 100, 4, "rows").fitted(400)
     write(tmp_path / "x", layout, values[:300])
     document = layout.document(400)
     plain = RowArray(LocalFiles(tmp_path), "x", document)

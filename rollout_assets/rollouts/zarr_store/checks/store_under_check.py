@@ -25,6 +25,7 @@ from rollout_assets.rollouts.zarr_store.documents import (
     read_document,
     root_attributes_of,
 )
+from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows
 from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, parse_manifest
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATE_DIAGNOSTICS, CANDIDATES, Q_H, ROLLOUTS, STEPS, TABLES
 from rollout_assets.rollouts.zarr_store.training_view import ROLLOUT_COLUMNS, STEP_COLUMNS, StateIndex
@@ -124,6 +125,10 @@ class StoreUnderCheck:
             self._columns[path] = values
         return self._columns[path]
 
+    def bad_rows(self, table: Table, name: str, wrong: NDArray[np.bool_], expectation: str) -> Findings:
+        """One finding, with the first value, for all rows of a column of a small table where ``wrong`` is true."""
+        return bad_rows(table.path(name), wrong, expectation, self.column(table, name))
+
     def strings(self, dictionary: str) -> list[str]:
         """A dictionary's strings."""
         return self.text(f"dictionaries/{dictionary}")
@@ -198,6 +203,18 @@ class Block:
     def view(self, name: str) -> NDArray[Any]:
         """A column of the stored training view."""
         return self._load(Q_H, name, self.start, self.stop)
+
+    def bad_steps(self, name: str, wrong: NDArray[np.bool_], expectation: str) -> Findings:
+        """One finding, with the first value, for all steps where ``wrong`` is true."""
+        return bad_rows(STEPS.path(name), wrong, expectation, self.step(name), self.start)
+
+    def bad_candidates(self, name: str, wrong: NDArray[np.bool_], expectation: str) -> Findings:
+        """One finding, with the first value, for all candidates where ``wrong`` is true."""
+        return bad_rows(CANDIDATES.path(name), wrong, expectation, self.candidate(name), self.rows.start)
+
+    def bad_diagnostics(self, name: str, wrong: NDArray[np.bool_], expectation: str) -> Findings:
+        """One finding, with the first value, for the diagnostics of all candidates where ``wrong`` is true."""
+        return bad_rows(CANDIDATE_DIAGNOSTICS.path(name), wrong, expectation, self.diagnostic(name), self.rows.start)
 
     def _load(self, table: Table, name: str, start: int, stop: int) -> NDArray[Any]:
         path = table.path(name)

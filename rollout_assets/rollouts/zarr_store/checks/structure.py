@@ -12,14 +12,14 @@ from pydantic import ValidationError
 
 from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import StoreDamaged
+from rollout_assets.rollouts.zarr_store import schema
 from rollout_assets.rollouts.zarr_store.attributes import (
     RolloutZarrStoreConfig,
     SmallTables,
-    StoreCounts,
-    config_hashes,
     group_attributes,
+    manifest_facts,
     root_attributes,
-    source_coverage,
+    store_counts,
 )
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck, known_arrays
 from rollout_assets.rollouts.zarr_store.chunks.arrays import decoding_threads
@@ -28,25 +28,7 @@ from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, document_byt
 from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
-    ROLLOUT_MANIFEST_VERSION,
     manifest_json_bytes,
-)
-from rollout_assets.rollouts.zarr_store.schema import (
-    CANDIDATES,
-    DICTIONARIES,
-    GROUPS,
-    PROTOCOL_PATH,
-    REASON_BITS_PATH,
-    REASON_NAMES_PATH,
-    REASONS_BY_BIT,
-    RETENTION_PATH,
-    ROLE_NAMES_PATH,
-    ROLLOUT_ZARR_SCHEMA_ID,
-    ROLLOUT_ZARR_SCHEMA_VERSION,
-    ROLLOUTS,
-    SOURCE_ROLES,
-    TEXT_PATHS,
-    array_paths,
 )
 
 SIDECAR = re.compile(r"_[^/]*\.json")
@@ -57,7 +39,10 @@ _HASH_BLOCK_BYTES = 1 << 26
 
 def schema_version(store: StoreUnderCheck) -> Findings:
     """The root names the schema this package knows."""
-    for name, expected in (("schema_id", ROLLOUT_ZARR_SCHEMA_ID), ("schema_version", ROLLOUT_ZARR_SCHEMA_VERSION)):
+    for name, expected in (
+        ("schema_id", schema.ROLLOUT_ZARR_SCHEMA_ID),
+        ("schema_version", schema.ROLLOUT_ZARR_SCHEMA_VERSION),
+    ):
         if store.attributes.get(name) != expected:
             yield problem(f"attribute {name}", f"must be {expected!r}", repr(store.attributes.get(name)))
 
@@ -79,7 +64,7 @@ def documents_agree(store: StoreUnderCheck) -> Findings:
     if not root_is_plain:
         yield problem(ZARR_JSON, "the root must be a Zarr v3 group with inline consolidated metadata")
     copies = store.consolidated
-    expected = (*GROUPS, *array_paths())
+    expected = (*schema.GROUPS, *schema.array_paths())
     for path in expected:
         if f"{path}/{ZARR_JSON}" not in store.sizes:
             yield problem(path, f"is missing: the store has no {path}/{ZARR_JSON}")
@@ -95,7 +80,7 @@ def documents_agree(store: StoreUnderCheck) -> Findings:
             yield problem(path, f"{ZARR_JSON} differs from the root's copy of it")
         elif store.document_bytes(path) != document_bytes(document):
             yield problem(path, f"{ZARR_JSON} is not written the canonical way")
-        if document.get("node_type") != ("group" if path in GROUPS else "array"):
+        if document.get("node_type") != ("group" if path in schema.GROUPS else "array"):
             yield problem(path, "is not the kind of node the schema says", repr(document.get("node_type")))
     for path in sorted(set(copies) - set(expected)):
         yield problem(path, "is in the root's consolidated metadata, but not in the schema")
@@ -125,8 +110,8 @@ def arrays_as_schema(store: StoreUnderCheck) -> Findings:
             yield problem(path, f"must have shape {(rows, *row_shape)}", str(array.shape))
         if array.layout is None:
             yield problem(path, "must be chunked by whole rows, with one compressor and crc32c")
-    for path in (*TEXT_PATHS, REASON_BITS_PATH):
-        expected = np.dtype(np.uint16 if path == REASON_BITS_PATH else np.uint8)
+    for path in (*schema.TEXT_PATHS, schema.REASON_BITS_PATH):
+        expected = np.dtype(np.uint16 if path == schema.REASON_BITS_PATH else np.uint8)
         array = store.array(path)
         if array.dtype != expected or len(array.shape) != 1 or array.layout is None:
             yield problem(path, f"must be one row-chunked dimension of {expected} with crc32c", str(array.dtype))
@@ -134,11 +119,15 @@ def arrays_as_schema(store: StoreUnderCheck) -> Findings:
 
 def every_file_accounted_for(store: StoreUnderCheck) -> Findings:
     """Every chunk is there, also inside shards, matches its checksum, and is the one that was written."""
-    expected = {ZARR_JSON, ROLLOUT_MANIFEST_FILENAME, *(f"{path}/{ZARR_JSON}" for path in (*GROUPS, *array_paths()))}
+    expected = {
+        ZARR_JSON,
+        ROLLOUT_MANIFEST_FILENAME,
+        *(f"{path}/{ZARR_JSON}" for path in (*schema.GROUPS, *schema.array_paths())),
+    }
     written = store.manifest.get("stored_crc32c")
     written = written if isinstance(written, dict) else {}
     arrays = []
-    for path in array_paths():
+    for path in schema.array_paths():
         try:
             arrays.append(store.array(path))
         except StoreDamaged:
@@ -174,13 +163,12 @@ def attributes_as_derived(store: StoreUnderCheck) -> Findings:
             yield problem(f"attribute {wrong.field}", wrong.message, wrong.value)
         return
     counts = _counts(store)
-    horizons = store.column(ROLLOUTS, "horizon")
+    horizons = store.column(schema.ROLLOUTS, "horizon")
     horizon = int(horizons.max()) if len(horizons) else 1
-    tables = _small_tables(store)
-    derived = root_attributes(config, tables.origin, counts, horizon, str(attributes.get("created_at_utc")))
+    derived = root_attributes(config, _small_tables(store), counts, horizon, str(attributes.get("created_at_utc")))
     expected = derived | {"manifest_sha256": hashlib.sha256(store.manifest_bytes).hexdigest()}
     yield from _compare("attribute", attributes, expected)
-    for group in GROUPS:
+    for group in schema.GROUPS:
         document = store.document(group)
         own = group_attributes(config, counts, horizon).get(group, {})
         yield from _compare(f"{group} attribute", document.get("attributes", {}), own)
@@ -198,19 +186,7 @@ def manifest_matches(store: StoreUnderCheck) -> Findings:
     if hashlib.sha256(store.manifest_bytes).hexdigest() != store.attributes.get("manifest_sha256"):
         yield problem(where, "its SHA-256 is not the root attribute manifest_sha256")
     root = {name: value for name, value in store.attributes.items() if name != "manifest_sha256"}
-    tables = _small_tables(store)
-    expected: dict[str, Any] = {
-        "manifest_version": ROLLOUT_MANIFEST_VERSION,
-        "schema_id": ROLLOUT_ZARR_SCHEMA_ID,
-        "schema_version": ROLLOUT_ZARR_SCHEMA_VERSION,
-        "created_at_utc": root.get("created_at_utc"),
-        "root_attrs": root,
-        "counts": vars(_counts(store)),
-        "source_coverage": source_coverage(tables),
-        "config_hashes": config_hashes(tables),
-        "dictionary_sizes": {name: len(values) for name, values in tables.dictionaries.items()},
-    }
-    for name, value in expected.items():
+    for name, value in manifest_facts(root, _counts(store), _small_tables(store)).items():
         stored = manifest.get(name)
         if isinstance(value, dict) and isinstance(stored, dict):
             yield from _compare(f"{where} {name}", stored, value)
@@ -218,14 +194,14 @@ def manifest_matches(store: StoreUnderCheck) -> Findings:
             yield problem(f"{where} {name}", f"must be {value!r}", repr(stored))
     for name in ("content_sha256", "stored_crc32c"):
         digests = manifest.get(name)
-        missing = sorted(set(array_paths()) - set(digests if isinstance(digests, dict) else ()))
+        missing = sorted(set(schema.array_paths()) - set(digests if isinstance(digests, dict) else ()))
         if missing:
             yield problem(f"{where} {name}", f"names no digest of {', '.join(missing[:3])}", f"{len(missing)} missing")
 
 
 def texts_as_schema(store: StoreUnderCheck) -> Findings:
     """Dictionaries hold distinct, non-empty strings; the texts that the schema fixes say what it says."""
-    for name in DICTIONARIES:
+    for name in schema.DICTIONARIES:
         try:
             strings = store.strings(name)
         except StoreDamaged as error:
@@ -234,23 +210,23 @@ def texts_as_schema(store: StoreUnderCheck) -> Findings:
         if len(set(strings)) != len(strings) or "" in strings:
             yield problem(f"dictionaries/{name}", "must hold distinct, non-empty strings")
     for path, expected in (
-        (REASON_NAMES_PATH, [name for name, _ in REASONS_BY_BIT]),
-        (ROLE_NAMES_PATH, list(SOURCE_ROLES)),
-        (PROTOCOL_PATH, [store.attributes.get("target_protocol_version")]),
-        (RETENTION_PATH, [store.attributes.get("field_retention_policy")]),
+        (schema.REASON_NAMES_PATH, [name for name, _ in schema.REASONS_BY_BIT]),
+        (schema.ROLE_NAMES_PATH, list(schema.SOURCE_ROLES)),
+        (schema.PROTOCOL_PATH, [store.attributes.get("target_protocol_version")]),
+        (schema.RETENTION_PATH, [store.attributes.get("field_retention_policy")]),
     ):
         if store.text(path) != expected:
             yield problem(path, f"must be {expected!r}", store.text(path))
-    bits = store.read(REASON_BITS_PATH)
-    if bits.tolist() != [bit for _, bit in REASONS_BY_BIT]:
-        yield problem(REASON_BITS_PATH, "must list the bit positions in order", bits)
+    bits = store.read(schema.REASON_BITS_PATH)
+    if bits.tolist() != [bit for _, bit in schema.REASONS_BY_BIT]:
+        yield problem(schema.REASON_BITS_PATH, "must list the bit positions in order", bits)
 
 
 def ids_in_dictionaries(store: StoreUnderCheck) -> Findings:
     """Every dictionary id of the small tables points into its dictionary, or is -1."""
     for table, name in known_arrays():
         column = table[name]
-        if column.dictionary is None or table is CANDIDATES:
+        if column.dictionary is None or table is schema.CANDIDATES:
             continue
         try:
             ids, size = store.column(table, name), len(store.strings(column.dictionary))
@@ -269,7 +245,7 @@ def content_digests(store: StoreUnderCheck) -> Findings:
     if not isinstance(written, dict):
         yield problem(ROLLOUT_MANIFEST_FILENAME, "has no content_sha256")
         return
-    paths = [path for path in array_paths() if path not in store.damaged]
+    paths = [path for path in schema.array_paths() if path not in store.damaged]
     for path, digest in zip(
         paths, decoding_threads().map(lambda path: _content_digest(store, path), paths), strict=True
     ):
@@ -321,32 +297,26 @@ def _compare(where: str, stored: Any, expected: dict[str, Any]) -> Findings:
 
 
 def _config(attributes: dict[str, Any]) -> RolloutZarrStoreConfig:
+    def named(prefix: str, *names: str) -> dict[str, Any]:
+        return {name: attributes[f"{prefix}{name}"] for name in names}
+
+    rendered = named("selected_depth_", "renderer", "znear_m", "zfar_m")
     return RolloutZarrStoreConfig.model_validate(
         {
-            "discount_gamma": attributes["discount_gamma"],
-            "return_semantics": attributes["return_semantics"],
-            "target_protocol_version": attributes["target_protocol_version"],
-            "reason_code_version": attributes["reason_code_version"],
-            "field_retention_policy": attributes["field_retention_policy"],
+            **named("", "discount_gamma", "return_semantics", "target_protocol_version", "reason_code_version"),
+            **named("", "field_retention_policy"),
             "chunk_states": attributes["q_h_chunk_states"],
-            "selected_depth": {
-                "enabled": attributes["selected_depth_enabled"],
-                "width_px": attributes["selected_depth_width_px"],
-                "height_px": attributes["selected_depth_height_px"],
-                "chunk_steps": attributes["selected_depth_chunk_steps"],
-            },
-            "depth_renderer": attributes["selected_depth_renderer"],
-            "depth_znear_m": attributes["selected_depth_znear_m"],
-            "depth_zfar_m": attributes["selected_depth_zfar_m"],
+            "selected_depth": named("selected_depth_", "enabled", "width_px", "height_px", "chunk_steps"),
+            **{f"depth_{name}": value for name, value in rendered.items()},
             "target_eval_max_points": attributes["target_eval_crops_max_points"],
         },
         strict=True,
     )
 
 
-def _counts(store: StoreUnderCheck) -> StoreCounts:
-    return StoreCounts.of(lambda path: store.array(path).shape)
+def _counts(store: StoreUnderCheck) -> dict[str, int]:
+    return store_counts(lambda path: store.array(path).shape)
 
 
 def _small_tables(store: StoreUnderCheck) -> SmallTables:
-    return SmallTables.of(store.column, {name: store.strings(name) for name in DICTIONARIES})
+    return SmallTables(store.column, {name: store.strings(name) for name in schema.DICTIONARIES})

@@ -58,19 +58,14 @@ class LocalFiles:
 
     def read(self, key: str) -> bytes:
         """A whole file."""
-        handle = os.open(f"{self.root}/{key}", os.O_RDONLY)
-        try:
-            return _read_all(handle, 0, os.fstat(handle).st_size)
-        finally:
-            os.close(handle)
+        with open(f"{self.root}/{key}", "rb", buffering=0) as file:  # noqa: PTH123 - paths cost as much as the call
+            return file.readall()
 
     def read_part(self, key: str, start: int, length: int) -> bytes:
         """A part of a file."""
-        handle = os.open(f"{self.root}/{key}", os.O_RDONLY)
-        try:
-            return _read_all(handle, start, length)
-        finally:
-            os.close(handle)
+        with open(f"{self.root}/{key}", "rb") as file:  # noqa: PTH123 - paths cost as much as the call
+            file.seek(start)
+            return file.read(length)
 
 
 class HashingFiles(LocalFiles):
@@ -103,16 +98,6 @@ class HashingFiles(LocalFiles):
     def read_part(self, key: str, start: int, length: int) -> bytes:
         """A part of a file."""
         return self.read(key)[start : start + length]
-
-
-def _read_all(handle: int, start: int, length: int) -> bytes:
-    data = os.pread(handle, length, start)
-    while 0 < len(data) < length:  # one call reads at most 2 GiB
-        more = os.pread(handle, length - len(data), start + len(data))
-        if not more:
-            break
-        data += more
-    return data
 
 
 class BackendFiles:

@@ -14,7 +14,7 @@ default pipeline and 5 times with its ``FusedCodecPipeline`` or with ``zarrs``; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -82,6 +82,16 @@ class RowLayout:
         """The chunk key of a file below its array."""
         return "/".join(["c", str(index), *("0" for _ in self.row_shape)])
 
+    def fitted(self, rows: int) -> RowLayout:
+        """This layout for an array that will have ``rows`` rows.
+
+        A short array gets one chunk of its own size, so that a small store is not padded; from one full file on the
+        layout no longer depends on ``rows``, so a stream can start writing before it knows how long it gets.
+        """
+        if rows <= self.chunk_rows:
+            return replace(self, chunk_rows=max(rows, 1), chunks_per_file=1)
+        return replace(self, chunks_per_file=min(self.chunks_per_file, -(-rows // self.chunk_rows)))
+
     def document(self, rows: int) -> ArrayDocument:
         """The ``zarr.json`` of an array with this many rows, key for key as zarr-python 3.1 writes it."""
         chunk = [self.chunk_rows, *(max(size, 1) for size in self.row_shape)]
@@ -102,19 +112,6 @@ class RowLayout:
             "node_type": "array",
             "storage_transformers": [],
         }
-
-
-def choose_layout(
-    dtype: np.dtype[Any], row_shape: tuple[int, ...], rows: int, chunk_rows: int, chunks_per_file: int, codec: CodecName
-) -> RowLayout:
-    """The layout of an array that will have ``rows`` rows.
-
-    A short array gets one chunk of its own size, so that a small store is not padded; from one full file on the layout
-    no longer depends on ``rows``, so a stream can start writing before it knows how long it gets.
-    """
-    if rows <= chunk_rows:
-        return RowLayout(dtype, row_shape, max(rows, 1), 1, codec)
-    return RowLayout(dtype, row_shape, chunk_rows, min(chunks_per_file, -(-rows // chunk_rows)), codec)
 
 
 def layout_of(document: ArrayDocument) -> RowLayout | None:
@@ -162,9 +159,9 @@ def decode_chunk(layout: RowLayout, data: memoryview, out: NDArray[Any], first_r
     if _decoded_bytes(layout.codec, body) != layout.chunk_bytes:
         raise ValueError(f"a chunk must decode to {layout.chunk_bytes} bytes, got {_decoded_bytes(layout.codec, body)}")
     if first_row == 0 and len(out) == layout.chunk_rows and out.flags.c_contiguous:
-        _compressor(layout.codec).decode(body, out=out.reshape(-1).view(np.uint8))
+        _COMPRESSORS[layout.codec].decode(body, out=out.reshape(-1).view(np.uint8))
         return
-    raw = np.frombuffer(_compressor(layout.codec).decode(body), np.uint8)
+    raw = np.frombuffer(_COMPRESSORS[layout.codec].decode(body), np.uint8)
     rows = raw.view(layout.dtype).reshape(layout.chunk_rows, *layout.row_shape)
     out[...] = rows[first_row : first_row + len(out)]
 
@@ -196,7 +193,7 @@ def _encode_chunk(layout: RowLayout, rows: NDArray[Any]) -> bytes:
         padded = np.zeros((layout.chunk_rows, *layout.row_shape), layout.dtype)
         padded[: len(block)] = block
         block = padded
-    data = _compressor(layout.codec).encode(block.reshape(-1))
+    data = _COMPRESSORS[layout.codec].encode(block.reshape(-1))
     return data + _crc(data)
 
 
@@ -224,10 +221,6 @@ _COMPRESSORS: dict[CodecName, Any] = {
     "view": Blosc(cname="lz4", clevel=5, shuffle=SHUFFLE),
     "raster": Blosc(cname="zstd", clevel=5, shuffle=BITSHUFFLE),
 }
-
-
-def _compressor(codec: CodecName) -> Any:
-    return _COMPRESSORS[codec]
 
 
 _INDEX_DTYPE = np.dtype("<u8")

@@ -19,13 +19,7 @@ from numpy.typing import NDArray
 
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray
-from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
-    ArrayDocument,
-    CodecName,
-    RowLayout,
-    choose_layout,
-    encode_file,
-)
+from rollout_assets.rollouts.zarr_store.chunks.row_chunks import ArrayDocument, RowLayout, encode_file
 from rollout_assets.rollouts.zarr_store.chunks.tables import SelectedDims, Table
 
 Notify = Callable[[str], None]
@@ -52,13 +46,13 @@ class WrittenArray:
 
 
 class ColumnSink:
-    """One array being written, file by file."""
+    """One array being written, file by file; an array of less than one file gets ``layout.fitted``."""
 
-    def __init__(self, folder: Path, path: str, layout_for: Callable[[int], RowLayout]) -> None:
+    def __init__(self, folder: Path, path: str, layout: RowLayout) -> None:
+        self.layout = layout
         self._folder = folder / path
         self._path = path
-        self._layout_for = layout_for
-        self._layout: RowLayout | None = None
+        self._fitted: RowLayout | None = None
         self._digest = hashlib.sha256()
         self._files = 0
         self._rows = 0
@@ -67,26 +61,27 @@ class ColumnSink:
         """Write up to one file of rows; a file that is not full must be the last."""
         self._digest.update(rows.reshape(-1).view(np.uint8).data)
         self._rows += len(rows)
-        layout = self._layout = self._layout or self._layout_for(len(rows))
+        layout = self._fitted = self._fitted or self.layout.fitted(len(rows))
         file = self._folder / layout.file_key(self._files)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(encode_file(layout, rows))
         self._files += 1
 
-    def resume(self, before: RowArray, files_before: Path, file_rows: int, content_sha256: str) -> NDArray[Any]:
+    def resume(self, before: RowArray, files_before: Path, content_sha256: str) -> NDArray[Any]:
         """Start from a finished array: its full files become hard links, the rows beyond them are returned.
 
         Every row is read and hashed on the way; content that is not ``content_sha256`` is ``StoreDamaged``.
         """
+        file_rows = self.layout.file_rows
         full = len(before) // file_rows
         if full:
-            self._layout = self._layout_for(file_rows)
-            if before.layout != self._layout:
+            self._fitted = self.layout
+            if before.layout != self.layout:
                 raise StoreDamaged(self._path, "is laid out in other chunks than this writer's")
         for index in range(full):
             rows = before.read(index * file_rows, (index + 1) * file_rows, threads=False)
             self._digest.update(rows.reshape(-1).view(np.uint8).data)
-            key = self._layout_for(file_rows).file_key(index)
+            key = self.layout.file_key(index)
             (self._folder / key).parent.mkdir(parents=True, exist_ok=True)
             (self._folder / key).hardlink_to(files_before / self._path / key)
         self._files, self._rows = full, full * file_rows
@@ -99,41 +94,35 @@ class ColumnSink:
 
     def finish(self) -> WrittenArray:
         """The array as written; valid once every write has returned."""
-        layout = self._layout or self._layout_for(0)
+        layout = self._fitted or self.layout.fitted(0)
         return WrittenArray(self._path, layout, self._rows, self._digest.hexdigest())
-
-
-@dataclass(frozen=True)
-class ChunkSizes:
-    """Rows per chunk, and chunks per file, of one array."""
-
-    chunk_rows: int
-    chunks_per_file: int
-
-    @property
-    def file_rows(self) -> int:
-        """Rows in a full file."""
-        return self.chunk_rows * self.chunks_per_file
 
 
 class TableSink:
     """The columns of one table, all with the same rows, being written."""
 
     def __init__(
-        self, folder: Path, table: Table, dims: SelectedDims, sizes: ChunkSizes, workers: Executor, notify: Notify
+        self,
+        folder: Path,
+        table: Table,
+        dims: SelectedDims,
+        chunk_rows: int,
+        chunks_per_file: int,
+        workers: Executor,
+        notify: Notify,
     ) -> None:
         self.table = table
         self.rows = 0
-        self._sizes = sizes
+        self._file_rows = chunk_rows * chunks_per_file
         self._workers = workers
         self._notify = notify
         self._pending: list[Future[None]] = []
         self._filled = 0
-        self._row_shapes = {column.name: column.resolve(dims) for column in table.columns}
-        self._columns = {
-            column.name: ColumnSink(folder, table.path(column.name), self._layout_for(column.name))
-            for column in table.columns
-        }
+        self._columns: dict[str, ColumnSink] = {}
+        for column in table.columns:
+            codec = "raster" if column.name in table.rasters else table.codec
+            layout = RowLayout(column.numpy_dtype, column.resolve(dims), chunk_rows, chunks_per_file, codec)
+            self._columns[column.name] = ColumnSink(folder, table.path(column.name), layout)
         self._buffers, self._spare = self._new_buffers(), self._new_buffers()
 
     def append(self, columns: Mapping[str, NDArray[Any]]) -> None:
@@ -141,13 +130,13 @@ class TableSink:
         rows = len(columns[self.table.columns[0].name])
         done = 0
         while done < rows:
-            count = min(rows - done, self._sizes.file_rows - self._filled)
+            count = min(rows - done, self._file_rows - self._filled)
             for name, buffer in self._buffers.items():
                 buffer[self._filled : self._filled + count] = columns[name][done : done + count]
             done += count
             self._filled += count
             self.rows += count
-            if self._filled == self._sizes.file_rows:
+            if self._filled == self._file_rows:
                 self._flush()
 
     def resume(self, before: Callable[[str], RowArray], files_before: Path, content_sha256: Mapping[str, str]) -> None:
@@ -156,9 +145,7 @@ class TableSink:
         def tail(column: str) -> tuple[int, NDArray[Any]]:
             path = self.table.path(column)
             array = before(path)
-            return len(array), self._columns[column].resume(
-                array, files_before, self._sizes.file_rows, content_sha256[path]
-            )
+            return len(array), self._columns[column].resume(array, files_before, content_sha256[path])
 
         tails = dict(zip(self._columns, self._workers.map(tail, self._columns), strict=True))
         for name, (rows, values) in tails.items():
@@ -188,19 +175,5 @@ class TableSink:
             self._notify(f"flush/{self.table.name}")
 
     def _new_buffers(self) -> dict[str, NDArray[Any]]:
-        rows = self._sizes.file_rows
-        return {
-            column.name: np.empty((rows, *self._row_shapes[column.name]), column.numpy_dtype)
-            for column in self.table.columns
-        }
-
-    def _layout_for(self, name: str) -> Callable[[int], RowLayout]:
-        column, sizes = self.table[name], self._sizes
-        codec: CodecName = "raster" if name in self.table.rasters else self.table.codec
-
-        def layout(rows: int) -> RowLayout:
-            return choose_layout(
-                column.numpy_dtype, self._row_shapes[name], rows, sizes.chunk_rows, sizes.chunks_per_file, codec
-            )
-
-        return layout
+        layouts = {name: column.layout for name, column in self._columns.items()}
+        return {name: np.empty((layout.file_rows, *layout.row_shape), layout.dtype) for name, layout in layouts.items()}
