@@ -13,7 +13,7 @@ from rollout_assets.collection.configs import SharedRolloutCollectionConfig
 from rollout_assets.collection.failures import RolloutFailure
 from rollout_assets.errors import ServerUnavailable
 from rollout_assets.rollouts.remote.messages import RolloutRequest
-from rollout_assets.rollouts.remote.retries import Retries, RetryLimits
+from rollout_assets.rollouts.remote.retries import Retries
 from rollout_assets.serving.error_entries import error_entry
 
 logger = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ class Outcome:
 
 async def attempt(agent: RolloutAgent, request: RolloutRequest, config: SharedRolloutCollectionConfig) -> Outcome:
     """Try a request until it has a result, is refused for good, or the retry limits are reached."""
-    limits = RetryLimits(config.max_attempts, config.backoff_s, LONGEST_PAUSE_S, config.busy_patience_s)
-    retries = Retries(limits, request.agent_name, request.task_index, request.rollout_index)
+    key = (request.agent_name, request.task_index, request.rollout_index)
+    retries = Retries(key, config.max_attempts, config.backoff_s, LONGEST_PAUSE_S, config.busy_patience_s)
     while True:
         problem: Exception
         try:

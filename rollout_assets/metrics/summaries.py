@@ -7,7 +7,7 @@ names such as ``total_reward/mean``. Sums run in the order of the values: equal 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -83,8 +83,3 @@ def rate(hits: Iterable[bool]) -> float | None:
     """Share of true values; None when there are none at all."""
     flags = list(hits)
     return sum(flags) / len(flags) if flags else None
-
-
-def prefixed(prefix: str, metrics: Mapping[str, MetricValue]) -> Metrics:
-    """Metrics under ``prefix/`` and their own names."""
-    return {f"{prefix}/{name}": value for name, value in metrics.items()}
