@@ -33,6 +33,10 @@ class RolloutTask:
     seed: int
     max_rollout_steps: int | None = None
 
+    def seed_of(self, rollout_index: int) -> int:
+        """Seed of one rollout of the group."""
+        return derived_seed(self.seed, rollout_index)
+
 
 @dataclass(frozen=True, eq=False)
 class Action:
@@ -130,6 +134,48 @@ class RolloutImpl(ABC):
         """The recipe as it is run."""
         return step_limited(task.recipe, self._max_steps, task.max_rollout_steps)
 
+    def _completion(
+        self, task: RolloutTask, traj_idx: int, chains: tuple[Chain, ...], views: int, timings: Mapping[str, float]
+    ) -> RolloutCompletion:
+        """The completion that kept chains amount to."""
+        horizon = self._limited(task).horizon
+        best, reason = chains[0], None
+        if best.termination(horizon) == "fixed_horizon":
+            reason = STEP_LIMIT if horizon < task.recipe.horizon else HORIZON
+        log = _step_log(task, best)
+        observed = [entry for entry in log if isinstance(entry, Observation)]
+        start = task.root.oracle_state.target.root_error_m2
+        return RolloutCompletion(
+            rollout_index=traj_idx,
+            seed=task.seed_of(traj_idx),
+            step_log=log,
+            chains=chains,
+            final_error_m2=observed[-1].error_after_m2 if observed else start,
+            truncated=reason is not None,
+            truncation_reason=reason,
+            reward=float(np.sum([entry.root_gain for entry in observed])),
+            steps=tuple(
+                StepMetrics(len(step.state.shell), int(step.state.shell.actor_action_mask.sum()), step.decision.entropy)
+                for step in best.steps
+            ),
+            views_scored=views,
+            timings_s=timings,
+        )
+
+    def _metrics(
+        self, task: RolloutTask, completions: Sequence[RolloutCompletion], worker_views: dict[str, int], seconds: float
+    ) -> Metrics:
+        """Metrics of a group, wherever it was run: its wall time, scoring and selecting summed over its rollouts."""
+        began = perf_counter()
+        timings = {stage: sum(c.timings_s[stage] for c in completions) for stage in ("score", "select")}
+        return {
+            **group_metrics(task.recipe.name, completions),
+            "per_worker_view_counts": worker_views,
+            "timing/rollout/total": seconds,
+            **{f"timing/rollout/{stage}": spent for stage, spent in timings.items()},
+            "timing/rollout/aggregate": perf_counter() - began,
+        }
+
     def _group(
         self, task: RolloutTask, completions: tuple[RolloutCompletion, ...], metrics: Metrics
     ) -> RolloutGroupRecord:
@@ -150,14 +196,8 @@ def step_limited(recipe: RolloutRecipeConfig, *limits: int | None) -> RolloutRec
     return recipe if horizon == recipe.horizon else recipe.model_copy(update={"horizon": horizon})
 
 
-def group_metrics(
-    task: RolloutTask, completions: Sequence[RolloutCompletion], worker_views: dict[str, int], seconds: float
-) -> Metrics:
-    """Metrics of a group's completions, wherever they were run.
-
-    ``timing/rollout/total`` is the group's wall time; scoring and selecting are summed over its rollouts.
-    """
-    began = perf_counter()
+def group_metrics(recipe_name: str, completions: Sequence[RolloutCompletion]) -> Metrics:
+    """What a group's completions brought."""
     steps = [float(len(c.steps)) for c in completions]
     reward = summary("total_reward", [c.reward for c in completions])
     return {
@@ -169,41 +209,8 @@ def group_metrics(
         "truncation_rate": rate(c.truncated for c in completions),
         "natural_termination_rate": rate(not c.truncated for c in completions),
         "max_steps_reached_rate": rate(c.truncation_reason in (HORIZON, STEP_LIMIT) for c in completions),
-        **{f"{task.recipe.name}/{name}": value for name, value in reward.items()},
-        "per_worker_view_counts": worker_views,
-        "timing/rollout/total": seconds,
-        **{f"timing/rollout/{stage}": sum(c.timings_s[stage] for c in completions) for stage in ("score", "select")},
-        "timing/rollout/aggregate": perf_counter() - began,
+        **{f"{recipe_name}/{name}": value for name, value in reward.items()},
     }
-
-
-def completion_of(
-    task: RolloutTask, traj_idx: int, horizon: int, chains: tuple[Chain, ...], views: int, timings: Mapping[str, float]
-) -> RolloutCompletion:
-    """The completion that kept chains amount to; ``horizon`` is the one that was run, step limit included."""
-    best = chains[0]
-    reason = None
-    if best.termination(horizon) == "fixed_horizon":
-        reason = STEP_LIMIT if horizon < task.recipe.horizon else HORIZON
-    log = _step_log(task, best)
-    observed = [entry for entry in log if isinstance(entry, Observation)]
-    start = task.root.oracle_state.target.root_error_m2
-    return RolloutCompletion(
-        rollout_index=traj_idx,
-        seed=derived_seed(task.seed, traj_idx),
-        step_log=log,
-        chains=chains,
-        final_error_m2=observed[-1].error_after_m2 if observed else start,
-        truncated=reason is not None,
-        truncation_reason=reason,
-        reward=float(np.sum([entry.root_gain for entry in observed])),
-        steps=tuple(
-            StepMetrics(len(step.state.shell), int(step.state.shell.actor_action_mask.sum()), step.decision.entropy)
-            for step in best.steps
-        ),
-        views_scored=views,
-        timings_s=timings,
-    )
 
 
 def _step_log(task: RolloutTask, chain: Chain) -> tuple[LogEntry, ...]:

@@ -16,16 +16,8 @@ from rollout_assets.config import ConfigSection, Count, Positive
 from rollout_assets.errors import AnswerRefused, ConfigError, RolloutFailed, ServerUnavailable
 from rollout_assets.metrics.summaries import Metrics
 from rollout_assets.rollouts.engine import Chain
-from rollout_assets.rollouts.manager.completions import (
-    RolloutCompletion,
-    RolloutGroupRecord,
-    RolloutImpl,
-    RolloutTask,
-    completion_of,
-    derived_seed,
-    group_metrics,
-)
-from rollout_assets.rollouts.remote.client import RequestFailure, RolloutClient
+from rollout_assets.rollouts.manager.completions import RolloutCompletion, RolloutGroupRecord, RolloutImpl, RolloutTask
+from rollout_assets.rollouts.remote.client import RolloutClient
 from rollout_assets.rollouts.remote.codec import from_text, unpack
 from rollout_assets.rollouts.remote.messages import RolloutParams, RolloutRequest, RolloutResult
 from rollout_assets.rollouts.remote.retries import Retries
@@ -51,11 +43,6 @@ class GymServerConfig(ConfigSection):
     connect_s: Positive = 5.0
     silence_s: Positive = 30.0
 
-    def client(self) -> RolloutClient:
-        """A client of this server."""
-        token = None if self.token is None else self.token.get_secret_value()
-        return RolloutClient(self.url, token, connect_s=self.connect_s, silence_s=self.silence_s)
-
 
 class AsyncGymRolloutImpl(RolloutImpl):
     """Runs rollouts on a server. A group equals ``AsyncRolloutImpl``'s to the bit, apart from its timings.
@@ -69,8 +56,9 @@ class AsyncGymRolloutImpl(RolloutImpl):
         self, num_generations_per_root: int, gym: GymServerConfig | None, max_rollout_steps: int | None = None
     ) -> None:
         super().__init__(num_generations_per_root, max_rollout_steps)
-        self._gym = self._validate_init_params(gym)
-        self._client = self._gym.client()
+        self._gym = gym = self._validate_init_params(gym)
+        token = None if gym.token is None else gym.token.get_secret_value()
+        self._client = RolloutClient(gym.url, token, connect_s=gym.connect_s, silence_s=gym.silence_s)
         self._views = 0
 
     async def run_rollout(self, task: RolloutTask) -> RolloutGroupRecord:
@@ -99,7 +87,7 @@ class AsyncGymRolloutImpl(RolloutImpl):
                 sample_key=task.root.actor.identity.sample_key,
                 target=task.root.match.target.target_id,
                 recipe=task.recipe,
-                seed=derived_seed(task.seed, index),
+                seed=task.seed_of(index),
                 params=RolloutParams(max_rollout_steps=limit),
                 include=("chains",),
                 row_index=index,
@@ -146,22 +134,18 @@ class AsyncGymRolloutImpl(RolloutImpl):
                     elif answer.transient:
                         why = f"rollout {index}: {answer.error_class}: {answer.message}"
                     else:
-                        raise self._failed(task, answer)
+                        where = f"{task.root.name}: rollout {index} (seed {task.seed_of(index)}) failed on {url}"
+                        raise RolloutFailed(f"{where}: {answer.error_class}: {answer.message}")
         except ServerUnavailable as error:
             return str(error), error.retry_after_s
         return why, 0.0
-
-    def _failed(self, task: RolloutTask, failure: RequestFailure) -> RolloutFailed:
-        seed = derived_seed(task.seed, failure.row_index)
-        where = f"{task.root.name}: rollout {failure.row_index} (seed {seed}) failed on {self._client.url}"
-        return RolloutFailed(f"{where}: {failure.error_class}: {failure.message}")
 
     def _result_to_completion(self, task: RolloutTask, result: RolloutResult) -> RolloutCompletion:
         index = result.row_index or 0
         where = f"{task.root.name}: rollout {index} of {self._client.url}"
         if result.status == "refused":
             raise RolloutFailed(f"{where}: the target gets no rollout there: {result.refused_reason}")
-        seed = derived_seed(task.seed, index)
+        seed = task.seed_of(index)
         there = (result.sample_key, result.target_id, result.agent_ref.name, result.seed, result.root_error_m2)
         target = task.root.match.target.target_id
         error = task.root.oracle_state.target.root_error_m2
@@ -170,7 +154,7 @@ class AsyncGymRolloutImpl(RolloutImpl):
         if not chains:
             raise AnswerRefused(f"{where}: there is no chain in it")
         timings = {"score": 0.0, "select": 0.0} | result.timings_s
-        completion = completion_of(task, index, self._limited(task).horizon, chains, result.views_scored, timings)
+        completion = self._completion(task, index, chains, result.views_scored, timings)
         reward = completion.reward if math.isfinite(completion.reward) else None
         _refuse_difference(where, (result.reward,), (reward,))
         return completion
@@ -179,7 +163,7 @@ class AsyncGymRolloutImpl(RolloutImpl):
         self, task: RolloutTask, completions: Sequence[RolloutCompletion], seconds: float
     ) -> Metrics:
         self._views += sum(completion.views_scored for completion in completions)
-        return group_metrics(task, completions, {WORKER: self._views}, seconds)
+        return self._metrics(task, completions, {WORKER: self._views}, seconds)
 
 
 def _refuse_difference(where: str, there: tuple[object, ...], here: tuple[object, ...]) -> None:

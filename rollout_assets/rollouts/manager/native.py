@@ -16,15 +16,7 @@ from rollout_assets.metrics.summaries import Metrics
 from rollout_assets.rollouts.engine import Chain, EvaluatedState, Expansion, RolloutKey, ShellPath, expand
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
 from rollout_assets.rollouts.manager.batching import BatchLimits, EvaluationBatcher
-from rollout_assets.rollouts.manager.completions import (
-    RolloutCompletion,
-    RolloutGroupRecord,
-    RolloutImpl,
-    RolloutTask,
-    completion_of,
-    derived_seed,
-    group_metrics,
-)
+from rollout_assets.rollouts.manager.completions import RolloutCompletion, RolloutGroupRecord, RolloutImpl, RolloutTask
 from rollout_assets.rollouts.manager.gym import AsyncGymRolloutImpl, GymServerConfig
 
 
@@ -70,10 +62,9 @@ class AsyncRolloutImpl(RolloutImpl):
             await batcher.aclose()
 
     async def _run_single_rollout(self, task: RolloutTask, traj_idx: int) -> RolloutCompletion:
-        seed = derived_seed(task.seed, traj_idx)
-        recipe = self._limited(task)
+        seed = task.seed_of(traj_idx)
         key = RolloutKey(seed, task.root.actor.identity.sample_key, task.root.match.target.target_id)
-        rollout = expand(recipe, key)
+        rollout = expand(self._limited(task), key)
         timings = {"score": 0.0, "select": 0.0}
         views = 0
         began = perf_counter()
@@ -90,7 +81,7 @@ class AsyncRolloutImpl(RolloutImpl):
         except Exception as error:
             raise RolloutFailed(f"{task.root.name}: rollout {traj_idx} (seed {seed}) failed: {error}") from error
         timings["total"] = perf_counter() - began
-        return completion_of(task, traj_idx, recipe.horizon, chains, views, timings)
+        return self._completion(task, traj_idx, chains, views, timings)
 
     def _select_view(
         self, rollout: Expansion, states: Mapping[ShellPath, EvaluatedState]
@@ -104,7 +95,7 @@ class AsyncRolloutImpl(RolloutImpl):
     def _aggregate_rollout_metrics(
         self, task: RolloutTask, completions: Sequence[RolloutCompletion], seconds: float
     ) -> Metrics:
-        return group_metrics(task, completions, self._batcher().per_worker_view_counts, seconds)
+        return self._metrics(task, completions, self._batcher().per_worker_view_counts, seconds)
 
     def _batcher(self) -> EvaluationBatcher:
         loop = asyncio.get_running_loop()
