@@ -56,11 +56,12 @@ def find_target(prepared: PreparedSample, target: str | int) -> TargetedRoot | R
     if prepared.skip_reason is not None:
         raise RowRefused("sample_key", f"{key} has no target to roll out: {prepared.skip_reason}")
     by_name = {choice.match.target.target_id: choice for choice in prepared.targets}
-    choices: dict[str | int, TargetedRoot | RefusedTarget] = {**by_name, **dict(enumerate(prepared.targets))}
-    if target not in choices:
+    by_rank = dict(enumerate(prepared.targets))
+    choice = by_rank.get(target) if isinstance(target, int) else by_name.get(target)
+    if choice is None:
         offered = f"ranks 0 to {len(by_name) - 1}" if isinstance(target, int) else ", ".join(by_name)
         raise RowRefused("target", f"{key} has {offered}, got {target!r}")
-    return choices[target]
+    return choice
 
 
 def _recipe_of(request: RolloutRequest, config: CampaignConfig) -> RolloutRecipeConfig:
