@@ -21,7 +21,10 @@ class RemoteAgent:
     """Rollout servers as one: each request goes to the server with the fewest requests under way, in turn."""
 
     def __init__(self, urls: tuple[str, ...], token_env: str | None = None) -> None:
-        token = None if token_env is None else _token(token_env)
+        token = None if token_env is None else os.environ.get(token_env)
+        if token_env is not None and not token:
+            problem = "must hold the server's token; it is empty or not set"
+            raise ConfigError(f"the environment variable {token_env} {problem}")
         self._servers = [RolloutClient(url, token) for url in dict.fromkeys(urls)]
 
     async def identity(self) -> dict[str, Any]:
@@ -94,15 +97,5 @@ def _line_of(request: RolloutRequest, result: RolloutResult) -> dict[str, Any]:
             raise AnswerRefused(f"the answer is about {name} {given!r}, asked was {asked!r}")
     if "record" in request.include and result.record is None:
         raise AnswerRefused("the answer has no record, which was asked for")
-    line = result.model_dump(mode="json", by_alias=True)
-    for name in ("chains", "record", "_rowidx"):
-        if line[name] is None:
-            del line[name]
-    return line
-
-
-def _token(variable: str) -> str:
-    token = os.environ.get(variable)
-    if not token:
-        raise ConfigError(f"the environment variable {variable} must hold the server's token; it is empty or not set")
-    return token
+    absent = {name for name in ("chains", "record", "row_index") if getattr(result, name) is None}
+    return result.model_dump(mode="json", by_alias=True, exclude=absent)

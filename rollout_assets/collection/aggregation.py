@@ -6,9 +6,8 @@ materialized inputs beside each file; where one has none, what is missing cannot
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,16 @@ from typing import Any, BinaryIO
 
 from rollout_assets.collection.configs import RolloutAggregationConfig
 from rollout_assets.collection.failures import read_failures
-from rollout_assets.collection.inputs import read_requests
+from rollout_assets.collection.inputs import read_requests, request_key
 from rollout_assets.collection.result_files import _expand_input_glob, named, read_results
 from rollout_assets.errors import CollectionError, ResultsRefused
-from rollout_assets.files import publish_path, scratch_path
+from rollout_assets.files import publishing
 from rollout_assets.metrics.columns import RolloutId
 from rollout_assets.metrics.results import MetricOptions, ResultTable, publish_metrics
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+
+_MOST_LINES = 1 << 40
+"""More lines than a file has: file and line of a result are kept as one number."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +62,15 @@ class RolloutAggregationHelper:
         if not paths:
             raise CollectionError(f"{config.input_glob}: matches no result file; derived files do not count")
         output.parent.mkdir(parents=True, exist_ok=True)
-        scratch = scratch_path(output)
         union = _Union([Path(path) for path in paths])
-        try:
-            with scratch.open("wb") if config.merge_shards else nullcontext() as merged:
+        with publishing(output) if config.merge_shards else nullcontext() as scratch:
+            with nullcontext() if scratch is None else scratch.open("wb") as merged:
                 union.read(self._progress, merged)
             metrics = union.metrics(config.metrics)
-            if config.merge_shards:
-                publish_path(scratch, output)
-        finally:
-            scratch.unlink(missing_ok=True)
         publish_metrics(config.aggregate_metrics_fpath, metrics)
         return AggregationReport(
             files=tuple(paths),
-            lines=union.lines,
+            lines=len(union.places),
             metrics=metrics,
             metrics_path=config.aggregate_metrics_fpath,
             merged=output if config.merge_shards else None,
@@ -94,22 +91,15 @@ class _Union:
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
         self._table = ResultTable()
-        self._places: dict[RolloutId, int] = {}
-        self._files, self._numbers = array("l"), array("l")
+        self.places: dict[RolloutId, int] = {}
         self._failed: set[RolloutId] = set()
         self._expected: Counter[tuple[str, int]] | None = Counter()
-
-    @property
-    def lines(self) -> int:
-        """Lines read."""
-        return len(self._numbers)
 
     def read(self, progress: ProgressSink, merged: BinaryIO | None = None) -> None:
         """Read every file once, and copy its lines to ``merged``."""
         for index, path in enumerate(self._paths):
             for number, line, key, result in read_results(path):
-                self._note(index, number, key)
-                self._add(path, number, key, result)
+                self._take(index * _MOST_LINES + number, key, result)
                 if merged is not None:
                     merged.write(line if line.endswith(b"\n") else line + b"\n")
             self._note_side_files(path)
@@ -117,33 +107,27 @@ class _Union:
 
     def metrics(self, options: MetricOptions | None) -> list[dict[str, Any]]:
         """Metrics of all lines read; a request that failed in one file and succeeded in another is done."""
-        failed = Counter((agent, task) for agent, task, rollout in self._failed - self._places.keys())
+        failed = Counter((agent, task) for agent, task, rollout in self._failed - self.places.keys())
         return self._table.metrics(options, expected=self._expected, failed=failed)
 
-    def _note(self, file: int, number: int, key: RolloutId) -> None:
-        place = self._places.setdefault(key, len(self._numbers))
-        if place != len(self._numbers):
-            first = f"{self._paths[self._files[place]]}:{self._numbers[place]}"
-            raise ResultsRefused(
-                f"{self._paths[file]}:{number}: {named(key)} is also at {first}; leave one of the two out"
-            )
-        self._files.append(file)
-        self._numbers.append(number)
+    def _place(self, place: int) -> str:
+        file, number = divmod(place, _MOST_LINES)
+        return f"{self._paths[file]}:{number}"
 
-    def _add(self, path: Path, number: int, key: RolloutId, result: dict[str, Any]) -> None:
+    def _take(self, place: int, key: RolloutId, result: dict[str, Any]) -> None:
+        first = self.places.setdefault(key, place)
+        if first != place:
+            also = f"{named(key)} is also at {self._place(first)}; leave one of the two out"
+            raise ResultsRefused(f"{self._place(place)}: {also}")
         try:
             self._table.add(result, key)
         except ResultsRefused as error:
-            raise ResultsRefused(f"{path}:{number}: {error}") from None
+            raise ResultsRefused(f"{self._place(place)}: {error}") from None
 
     def _note_side_files(self, path: Path) -> None:
         inputs = path.with_name(f"{path.stem}_materialized_inputs.jsonl")
         if not inputs.exists():
             self._expected = None
         elif self._expected is not None:
-            self._expected.update(key[:2] for key in _keys_of(inputs))
+            self._expected.update(request_key(request)[:2] for request in read_requests(inputs))
         self._failed |= read_failures(path.with_name(f"{path.stem}_failures.jsonl")).keys()
-
-
-def _keys_of(inputs: Path) -> Iterator[RolloutId]:
-    return (numbered.key for numbered in read_requests(inputs))

@@ -19,7 +19,7 @@ from rollout_assets.collection.configs import CollectionSplit
 from rollout_assets.collection.inputs import request_json
 from rollout_assets.config import CampaignConfig, Split
 from rollout_assets.errors import CollectionError, RolloutAssetsError
-from rollout_assets.files import file_sha256, publish_json, publish_path, scratch_path
+from rollout_assets.files import file_sha256, publish_json, publishing
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest
@@ -65,17 +65,15 @@ class CampaignInputs:
         if reuse and (existing := self._existing(purpose)):
             return existing
         source_rows = [row for split in self.splits() for row in source.rows(split)]
-        tally = _Tally()
+        tally = _Tally(RolloutGenerator(self.config, source))
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = scratch_path(self.path)
-        with scratch.open("wb") as stream:
-            for request in tally.requests(RolloutGenerator(self.config, source), source_rows, progress):
-                stream.write(request_json(request))
-        if not tally.written:
-            scratch.unlink()
-            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(tally.skipped.items()))
-            raise CollectionError(f"{source.root}: split {self.split} gives no request: {reasons or 'it is empty'}")
-        publish_path(scratch, self.path)
+        with publishing(self.path) as scratch, scratch.open("wb") as stream:
+            for done, source_row in enumerate(source_rows, start=1):
+                stream.writelines(map(request_json, tally.requests(source_row)))
+                progress(ProgressEvent("preparing requests", done, len(source_rows), unit="source rows"))
+            if not tally.written:
+                reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(tally.skipped.items()))
+                raise CollectionError(f"{source.root}: split {self.split} gives no request: {reasons or 'it is empty'}")
         facts = PreparedInputs(
             prepared_for=purpose,
             rows_sha256=file_sha256(self.path),
@@ -110,33 +108,26 @@ class CampaignInputs:
 class _Tally:
     """Counts requests as they are made."""
 
-    def __init__(self) -> None:
+    def __init__(self, generator: RolloutGenerator) -> None:
+        self._generator = generator
         self.written = self.refused = 0
         self.skipped: Counter[str] = Counter()
 
-    def requests(
-        self, generator: RolloutGenerator, source_rows: Sequence[IndexRow], progress: ProgressSink
-    ) -> Iterator[RolloutRequest]:
-        for done, source_row in enumerate(source_rows, start=1):
-            for request in self._requests_of(generator, source_row):
-                self.written += 1
-                yield request
-            progress(ProgressEvent("preparing requests", done, len(source_rows), unit="source rows"))
-
-    def _requests_of(self, generator: RolloutGenerator, source_row: IndexRow) -> Iterator[RolloutRequest]:
+    def requests(self, source_row: IndexRow) -> Iterator[RolloutRequest]:
         try:
-            prepared = generator.prepare(source_row)
+            prepared = self._generator.prepare(source_row)
         except RolloutAssetsError as error:
             self.skipped[type(error).__name__] += 1
             return
         if prepared.skip_reason is not None:
             self.skipped[prepared.skip_reason] += 1
             return
-        config = generator.config
+        config = self._generator.config
         for target in prepared.targets:
             refused = isinstance(target, RefusedTarget)
             self.refused += refused
             for recipe in config.recipes[:1] if refused else config.recipes:
+                self.written += 1
                 yield RolloutRequest(
                     sample_key=source_row.sample_key,
                     target=target.match.target.target_id,

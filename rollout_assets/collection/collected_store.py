@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_assets.collection.configs import RolloutCollectionConfig
-from rollout_assets.collection.inputs import read_requests
+from rollout_assets.collection.inputs import read_requests, request_key
 from rollout_assets.collection.result_files import named
 from rollout_assets.collection.resume import RunFacts, read_facts
 from rollout_assets.config import CampaignConfig
@@ -36,6 +36,7 @@ class CollectedStore:
     def __init__(self, config: RolloutCollectionConfig, campaign: CampaignConfig) -> None:
         assert config.store_dir is not None
         self._config, self._campaign = config, campaign
+        self._records_dir = config.beside("_records")
         self.path = config.store_dir
 
     def refuse_existing(self) -> None:
@@ -68,7 +69,7 @@ class CollectedStore:
             return False
         if recorded is None or recorded != _manifest_of(self.path):
             self.refuse_existing()
-        remove_path(self._config.records_dir)
+        remove_path(self._records_dir)
         return True
 
     def publish(self, facts: RunFacts, progress: ProgressSink) -> None:
@@ -85,22 +86,22 @@ class CollectedStore:
         sync_tree(scratch)
         facts.model_copy(update={"store_manifest": written.manifest_sha256}).publish(self._config.run_fpath)
         rename_path(scratch, self.path)
-        remove_path(self._config.records_dir)
+        remove_path(self._records_dir)
 
     def _records(self) -> Iterator[RolloutZarrRecord]:
-        for numbered in read_requests(self._config.materialized_jsonl_fpath):
-            path = self._file(numbered.key)
+        for request in read_requests(self._config.materialized_jsonl_fpath):
+            path = self._file(request_key(request))
             try:
                 yield unpack(RolloutZarrRecord, from_text(path.read_text("ascii")))
             except (OSError, PayloadDamaged) as error:
                 raise CollectionError(
-                    f"{path}: the record of {named(numbered.key)} cannot be read: {error}; "
+                    f"{path}: the record of {named(request_key(request))} cannot be read: {error}; "
                     f"remove its line from {self._config.output_jsonl_fpath.name} and resume"
                 ) from None
 
     def _file(self, key: RolloutId) -> Path:
         agent, task, rollout = key
-        folder = self._config.records_dir / f"{task // FILES_PER_FOLDER:06d}"
+        folder = self._records_dir / f"{task // FILES_PER_FOLDER:06d}"
         return folder / f"{task:08d}-{rollout:06d}-{agent}.record"
 
 

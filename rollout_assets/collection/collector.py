@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,19 +17,20 @@ from time import perf_counter
 from typing import Any
 
 from rollout_assets.collection.agents import LocalAgent, RemoteAgent
+from rollout_assets.collection.aggregation import aggregate_file
 from rollout_assets.collection.collected_store import CollectedStore
 from rollout_assets.collection.configs import RolloutCollectionConfig, SharedRolloutCollectionConfig
 from rollout_assets.collection.coverage import CollectionReport, Coverage
 from rollout_assets.collection.failures import keep_failures, read_failures
 from rollout_assets.collection.in_flight import InFlight, Outcome, RolloutAgent
 from rollout_assets.collection.inputs import read_requests, request_key
-from rollout_assets.collection.result_files import LineLog, read_results
-from rollout_assets.collection.resume import RunFacts, expected_counts, finished_keys, materialize, refuse_changes
+from rollout_assets.collection.result_files import AppendLine, line_log
+from rollout_assets.collection.resume import RunFacts, finished_keys, materialize, refuse_changes
 from rollout_assets.collection.wandb_upload import upload_rollouts
 from rollout_assets.config import load_campaign
 from rollout_assets.files import file_lock
 from rollout_assets.metrics.columns import RolloutId
-from rollout_assets.metrics.results import ResultTable, TaskCounts, publish_metrics
+from rollout_assets.metrics.results import publish_metrics
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.remote.messages import RolloutRequest
 
@@ -61,14 +62,21 @@ def collect_rollouts(config: RolloutCollectionConfig, progress: ProgressSink = S
 
     A second signal cancels it.
     """
+    return run_draining(lambda helper: helper.run_from_config(config), progress)
 
-    async def collect() -> CollectionReport:
+
+def run_draining(
+    collect: Callable[[RolloutCollectionHelper], Awaitable[CollectionReport]], progress: ProgressSink
+) -> CollectionReport:
+    """Run a collection in an event loop of its own, with a helper that signals stop."""
+
+    async def collected() -> CollectionReport:
         helper = RolloutCollectionHelper(progress)
         with draining(helper.stop):
-            return await helper.run_from_config(config)
+            return await collect(helper)
 
     try:
-        return asyncio.run(collect())
+        return asyncio.run(collected())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 
@@ -79,7 +87,6 @@ class _Run:
 
     config: RolloutCollectionConfig
     facts: RunFacts
-    expected: TaskCounts
     cached: Mapping[RolloutId, int]
     failures: dict[RolloutId, dict[str, Any]]
     store: CollectedStore | None
@@ -160,7 +167,7 @@ class RolloutCollectionHelper:
             facts = refuse_changes(config, identity)
             if store is not None:
                 store.is_published()
-            done = finished_keys(config.output_jsonl_fpath)
+            done = finished_keys(config)
             failures = {
                 key: line for key, line in read_failures(config.failures_jsonl_fpath).items() if key not in done
             }
@@ -168,39 +175,39 @@ class RolloutCollectionHelper:
             if store is not None:
                 store.refuse_existing()
             facts, done, failures = self._preprocess_rows_from_config(config, identity), {}, {}
-        return _Run(config, facts, expected_counts(config, done), done, failures, store)
+        return _Run(config, facts, done, failures, store)
 
     async def _collect(self, run: _Run, agent: RolloutAgent) -> None:
         config = run.config
         self._progress(run.event())
         with ExitStack() as files:
-            results = files.enter_context(LineLog(config.output_jsonl_fpath))
-            failures: LineLog | None = None
+            results = files.enter_context(line_log(config.output_jsonl_fpath))
+            failures: AppendLine | None = None
             for coming in self.run_examples(self._pending(run), agent, config):
                 outcome = await coming
                 if outcome.result is not None:
                     await self._keep(run, outcome, results)
                 else:
-                    failures = failures or files.enter_context(LineLog(config.failures_jsonl_fpath))
+                    failures = failures or files.enter_context(line_log(config.failures_jsonl_fpath))
                     _keep_failure(run, outcome, failures)
                 self._progress(run.event())
 
     def _pending(self, run: _Run) -> Iterator[RolloutRequest]:
         """Requests without a result, in input order, until asked to stop or too many failed in a row."""
-        for numbered in read_requests(run.config.materialized_jsonl_fpath):
+        for request in read_requests(run.config.materialized_jsonl_fpath):
             if self.stop.is_set() or run.hopeless:
                 return
-            if numbered.key not in run.cached:
-                yield numbered.request
+            if request_key(request) not in run.cached:
+                yield request
 
-    async def _keep(self, run: _Run, outcome: Outcome, results: LineLog) -> None:
+    async def _keep(self, run: _Run, outcome: Outcome, append: AppendLine) -> None:
         """Write a result; its record, if a store is asked for, is on disk first."""
         key = request_key(outcome.request)
         line = dict(outcome.result or {})
         if run.store is not None:
             await asyncio.to_thread(run.store.keep, key, line.pop("record"))
         line |= {"agent_ref": {"name": key[0]}, "_task_index": key[1], "_rollout_index": key[2]}
-        results.append(line | {"_attempt": outcome.attempts})
+        append(line | {"_attempt": outcome.attempts})
         run.new += 1
         run.failed_in_a_row = 0
         run.failures.pop(key, None)
@@ -231,24 +238,17 @@ class RolloutCollectionHelper:
 
     async def _call_aggregate_metrics(self, run: _Run) -> Path:
         """Aggregate the lines as they are on disk, with expected and failed counts; needs no server."""
-        table = ResultTable()
-        for _, _, key, result in read_results(run.config.output_jsonl_fpath):
-            table.add(result, key)
-        failed: dict[tuple[str, int], int] = {}
-        for agent, task, _ in run.failures:
-            failed[agent, task] = failed.get((agent, task), 0) + 1
-        entries = table.metrics(run.config.metrics, expected=run.expected, failed=failed)
-        publish_metrics(run.config.aggregate_metrics_fpath, entries)
-        return run.config.aggregate_metrics_fpath
+        path = run.config.aggregate_metrics_fpath
+        publish_metrics(path, aggregate_file(run.config.output_jsonl_fpath, run.config.metrics))
+        return path
 
 
-def _keep_failure(run: _Run, outcome: Outcome, failures: LineLog) -> None:
+def _keep_failure(run: _Run, outcome: Outcome, append: AppendLine) -> None:
     """Write a failure; attempts of earlier runs are counted in."""
     assert outcome.failure is not None
     key = request_key(outcome.request)
-    line = outcome.failure.line(outcome.request)
-    line["attempts"] += run.failures.get(key, {}).get("attempts", 0)
-    failures.append(line)
-    run.failures[key] = line
+    earlier = run.failures.get(key, {}).get("attempts", 0)
+    line = run.failures[key] = {**outcome.failure, "attempts": outcome.attempts + earlier}
+    append(line)
     run.failed_now += 1
-    run.failed_in_a_row += outcome.failure.transient
+    run.failed_in_a_row += line["error"]["transient"]

@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from rollout_assets.config import DEMO_CAMPAIGN, Count, Seconds, shipped_campaigns
+from rollout_assets.config import DEMO_CAMPAIGN, ConfigSection, Count, Seconds, shipped_campaigns
 from rollout_assets.config.problems import problems_list, problems_text
 from rollout_assets.errors import ConfigError, ResumeRefused
 from rollout_assets.metrics.results import MetricOptions
@@ -21,16 +21,29 @@ DEFAULT_AGENT = "_default"
 """Key of ``num_repeats`` for agents that it does not name."""
 
 
-class CollectionModel(BaseModel):
-    """Frozen; unknown keys and values that cannot be used are one ``ConfigError`` with every problem."""
+class CollectionModel(ConfigSection):
+    """Results in a file and their metrics beside it.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Frozen; unknown keys and values that cannot be used are one ``ConfigError`` with every problem.
+    """
+
+    output_jsonl_fpath: Path
+    metrics: MetricOptions = MetricOptions()
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigError(problems_list(type(self).__name__, error, type(self))) from None
+
+    def beside(self, suffix: str) -> Path:
+        """A file or folder that belongs to the output: ``<stem><suffix>`` in the same directory."""
+        return self.output_jsonl_fpath.with_name(self.output_jsonl_fpath.stem + suffix)
+
+    @property
+    def aggregate_metrics_fpath(self) -> Path:
+        """Metrics of the results, an array in agent-name order."""
+        return self.beside("_aggregate_metrics.json")
 
 
 class SharedRolloutCollectionConfig(CollectionModel):
@@ -42,14 +55,12 @@ class SharedRolloutCollectionConfig(CollectionModel):
     ``store_dir`` asks for a rollout store of all records beside the lines.
     """
 
-    output_jsonl_fpath: Path
     campaign: str | None = None
     num_samples_in_parallel: Count = 8
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
     store_dir: Path | None = None
     upload_rollouts_to_wandb: bool = False
     disable_aggregation: bool = False
-    metrics: MetricOptions = MetricOptions()
     token_env: str | None = None
     max_attempts: Count = 4
     request_timeout_s: Seconds = 300.0
@@ -69,34 +80,15 @@ class SharedRolloutCollectionConfig(CollectionModel):
             raise ValueError("store_dir needs a campaign, whose layout the store takes")
         return self
 
-    def beside(self, suffix: str) -> Path:
-        """A file or folder that belongs to the output: ``<stem><suffix>`` in the same directory."""
-        return self.output_jsonl_fpath.with_name(self.output_jsonl_fpath.stem + suffix)
-
-    @property
-    def prepared_jsonl_fpath(self) -> Path:
-        """Where the requests of a campaign's split are written."""
-        return self.beside("_prepared_inputs.jsonl")
-
     @property
     def failures_jsonl_fpath(self) -> Path:
         """Requests that could not be run, with class, message and attempts."""
         return self.beside("_failures.jsonl")
 
     @property
-    def aggregate_metrics_fpath(self) -> Path:
-        """Metrics of the results, an array in agent-name order."""
-        return self.beside("_aggregate_metrics.json")
-
-    @property
     def run_fpath(self) -> Path:
         """What the results depend on, read when the collection is resumed."""
         return self.beside("_run.json")
-
-    @property
-    def records_dir(self) -> Path:
-        """Records that wait to be written into the store."""
-        return self.beside("_records")
 
     @property
     def lock_fpath(self) -> Path:
@@ -176,6 +168,7 @@ class SplitConfig(RequestsConfig):
     split: CollectionSplit = "train"
     reuse_existing_data_preparation: bool = False
     input_jsonl_fpath: Path | None = None
+    num_servers: Count | None = None
     start_timeout_s: Seconds = 120.0
     stop_timeout_s: Seconds = 15.0
 
@@ -199,7 +192,6 @@ class CollectCommandConfig(SplitConfig):
     process. Repeats get seeds of their own unless ``num_repeats_add_seed`` is false.
     """
 
-    num_servers: Count | None = None
     server_urls: tuple[str, ...] = ()
 
     @model_validator(mode="before")
@@ -218,24 +210,12 @@ class CollectCommandConfig(SplitConfig):
             raise ValueError("num_servers starts servers and server_urls names running ones; give one of the two")
         return self
 
-    def end_to_end(self, num_servers: int) -> E2ERolloutCollectionConfig:
-        """The collection that starts its own servers."""
-        shared = {name: getattr(self, name) for name in SplitConfig.model_fields}
-        return E2ERolloutCollectionConfig(**shared, num_servers=num_servers)
-
 
 class RolloutAggregationConfig(CollectionModel):
     """Metrics over the result files that ``input_glob`` matches, and, with ``merge_shards``, one file of all lines."""
 
     input_glob: str
-    output_jsonl_fpath: Path
     merge_shards: bool = True
-    metrics: MetricOptions = MetricOptions()
-
-    @property
-    def aggregate_metrics_fpath(self) -> Path:
-        """Metrics of the results, an array in agent-name order."""
-        return self.output_jsonl_fpath.with_name(f"{self.output_jsonl_fpath.stem}_aggregate_metrics.json")
 
 
 _PATHS = ("output_jsonl_fpath", "input_jsonl_fpath", "store_dir", "prompt_config")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_assets.collection.campaign_inputs import CampaignInputs, PreparedInputs
-from rollout_assets.collection.collector import RolloutCollectionHelper, collect_rollouts, draining
-from rollout_assets.collection.configs import CollectCommandConfig, E2ERolloutCollectionConfig, SplitConfig
+from rollout_assets.collection.collector import RolloutCollectionHelper, collect_rollouts, run_draining
+from rollout_assets.collection.configs import CollectCommandConfig, SplitConfig
 from rollout_assets.collection.coverage import CollectionReport
 from rollout_assets.config import load_campaign
 from rollout_assets.progress import SILENT, ProgressSink
@@ -24,9 +23,10 @@ class E2EReport:
 
 
 def collect_end_to_end(
-    config: E2ERolloutCollectionConfig, progress: ProgressSink = SILENT, server_arguments: tuple[str, ...] = ()
+    config: SplitConfig, progress: ProgressSink = SILENT, server_arguments: tuple[str, ...] = ()
 ) -> E2EReport:
     """Prepare, serve and collect. The servers are stopped in bounded time however this ends."""
+    assert config.campaign is not None and config.num_servers is not None
     prepared, inputs = _prepare(config, progress)
     fleet = FleetOptions(
         campaign=config.campaign,
@@ -37,22 +37,17 @@ def collect_end_to_end(
         arguments=server_arguments,
     )
 
-    async def collect() -> CollectionReport:
-        helper = RolloutCollectionHelper(progress)
-        with draining(helper.stop):
-            async with server_fleet(fleet, helper.stop) as urls:
-                return await helper.run_from_config(config.for_servers(urls, inputs))
+    async def collect(helper: RolloutCollectionHelper) -> CollectionReport:
+        async with server_fleet(fleet, helper.stop) as urls:
+            return await helper.run_from_config(config.for_servers(urls, inputs))
 
-    try:
-        return E2EReport(prepared, asyncio.run(collect()))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+    return E2EReport(prepared, run_draining(collect, progress))
 
 
 def collect_from_command(config: CollectCommandConfig, progress: ProgressSink = SILENT) -> E2EReport:
     """Prepare and collect: with servers started for it, from running servers, or in this process."""
     if config.num_servers is not None:
-        return collect_end_to_end(config.end_to_end(config.num_servers), progress)
+        return collect_end_to_end(config, progress)
     prepared, inputs = _prepare(config, progress)
     return E2EReport(prepared, collect_rollouts(config.for_servers(config.server_urls, inputs), progress))
 
@@ -63,6 +58,6 @@ def _prepare(config: SplitConfig, progress: ProgressSink) -> tuple[PreparedInput
     if config.input_jsonl_fpath is not None:
         return None, config.input_jsonl_fpath
     assert config.campaign is not None
-    split = CampaignInputs(load_campaign(config.campaign), config.split, config.prepared_jsonl_fpath)
+    split = CampaignInputs(load_campaign(config.campaign), config.split, config.beside("_prepared_inputs.jsonl"))
     reuse = config.reuse_existing_data_preparation or config.resume_from_cache
     return split.write(reuse=reuse, progress=progress), split.path

@@ -1,9 +1,8 @@
-"""Rollouts that could not be had: why, after how many attempts, and whether asking again may help."""
+"""Rollouts that could not be run: why, after how many attempts, and whether asking again may help."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +15,20 @@ from rollout_assets.rollouts.remote.messages import RolloutRequest
 _MESSAGE_CHARACTERS = 2_000
 
 
-@dataclass(frozen=True)
-class RolloutFailure:
-    """Why a request has no result: class and message of the last attempt, and how many attempts there were."""
-
-    error_class: str
-    message: str
-    transient: bool
-    attempts: int
-
-    @classmethod
-    def of(cls, entry: Mapping[str, Any], attempts: int) -> RolloutFailure:
-        """The failure that an ``error_entry`` describes."""
-        return cls(entry["class"], entry["message"][:_MESSAGE_CHARACTERS], entry["transient"], attempts)
-
-    def line(self, request: RolloutRequest) -> dict[str, Any]:
-        """The failure as a line of ``<stem>_failures.jsonl``."""
-        return {
-            "_task_index": request.task_index,
-            "_rollout_index": request.rollout_index,
-            "agent_ref": {"name": request.agent_name},
-            "error": {"class": self.error_class, "message": self.message, "transient": self.transient},
-            "attempts": self.attempts,
-            "row": _rollout_request_debug_summary(request),
-        }
+def failure_line(request: RolloutRequest, error: Mapping[str, Any], attempts: int) -> dict[str, Any]:
+    """A line of ``<stem>_failures.jsonl``: the ``error_entry`` of the last attempt, and the number of attempts."""
+    return {
+        "_task_index": request.task_index,
+        "_rollout_index": request.rollout_index,
+        "agent_ref": {"name": request.agent_name},
+        "error": {
+            "class": error["class"],
+            "message": error["message"][:_MESSAGE_CHARACTERS],
+            "transient": error["transient"],
+        },
+        "attempts": attempts,
+        "row": _rollout_request_debug_summary(request),
+    }
 
 
 def _rollout_request_debug_summary(request: RolloutRequest) -> dict[str, Any]:

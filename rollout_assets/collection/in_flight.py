@@ -6,14 +6,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rollout_assets.collection.configs import SharedRolloutCollectionConfig
-from rollout_assets.collection.failures import RolloutFailure
+from rollout_assets.collection.failures import failure_line
 from rollout_assets.errors import ServerUnavailable
 from rollout_assets.rollouts.remote.messages import RolloutRequest
-from rollout_assets.rollouts.remote.retries import Retries, RetryLimits
+from rollout_assets.rollouts.remote.retries import Retries
 from rollout_assets.serving.error_entries import error_entry
 
 logger = logging.getLogger(__name__)
@@ -36,38 +37,34 @@ class RolloutAgent(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one request: a result or a failure, one of the two, and the attempts it took."""
+    """What became of one request: the line of its result or of its failure, and the attempts it took."""
 
     request: RolloutRequest
     attempts: int
     result: Mapping[str, Any] | None = None
-    failure: RolloutFailure | None = None
+    failure: Mapping[str, Any] | None = None
 
 
 async def attempt(agent: RolloutAgent, request: RolloutRequest, config: SharedRolloutCollectionConfig) -> Outcome:
     """Try a request until it has a result, is refused for good, or the retry limits are reached."""
-    limits = RetryLimits(config.max_attempts, config.backoff_s, LONGEST_PAUSE_S, config.busy_patience_s)
-    retries = Retries(limits, request.agent_name, request.task_index, request.rollout_index)
+    key = (request.agent_name, request.task_index, request.rollout_index)
+    retries = Retries(key, config.max_attempts, config.backoff_s, LONGEST_PAUSE_S, config.busy_patience_s)
     while True:
-        problem: Exception
+        after_s, busy = 0.0, False
         try:
             async with asyncio.timeout(config.request_timeout_s):
                 return Outcome(request, retries.attempts, result=await agent.run(request))
         except TimeoutError:
             late = f"no answer within {config.request_timeout_s:g} s"
-            problem = ServerUnavailable(late, error_class="RequestTimeout")
-        except Exception as error:
-            problem = error
-        failure = RolloutFailure.of(error_entry(problem), retries.attempts)
-        if not failure.transient or not await _pause(retries, problem, failure):
-            logger.warning("given up after %d attempt(s): %s", failure.attempts, failure.line(request))
-            return Outcome(request, failure.attempts, failure=failure)
-
-
-async def _pause(retries: Retries, problem: Exception, failure: RolloutFailure) -> bool:
-    if isinstance(problem, ServerUnavailable):
-        return await retries.pause(failure.message, problem.retry_after_s, busy=problem.busy)
-    return await retries.pause(failure.message)
+            error = error_entry(ServerUnavailable(late, error_class="RequestTimeout"))
+        except Exception as problem:
+            error = error_entry(problem)
+            if isinstance(problem, ServerUnavailable):
+                after_s, busy = problem.retry_after_s, problem.busy
+        if not error["transient"] or not await retries.pause(error["message"], after_s, busy=busy):
+            failure = failure_line(request, error, retries.attempts)
+            logger.warning("given up after %d attempt(s): %s", retries.attempts, failure)
+            return Outcome(request, retries.attempts, failure=failure)
 
 
 class InFlight:
@@ -117,9 +114,7 @@ class InFlight:
             self._running.add(asyncio.create_task(self._run(self._read.popleft())))
 
     async def _run(self, request: RolloutRequest) -> Outcome:
-        if self._semaphore is None:
-            return await attempt(self._agent, request, self._config)
-        async with self._semaphore:
+        async with self._semaphore or nullcontext():
             return await attempt(self._agent, request, self._config)
 
     def _read_one(self) -> bool:

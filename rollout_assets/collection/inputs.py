@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,6 @@ class NumberedRequest:
     line: int
     request: RolloutRequest
 
-    @property
-    def key(self) -> RolloutId:
-        """Agent, task and rollout."""
-        return request_key(self.request)
-
 
 def numbered_requests(config: RolloutCollectionConfig) -> Iterator[NumberedRequest]:
     """All requests of a collection in input order; bad lines are one ``InputsRefused`` before the first request."""
@@ -60,11 +56,10 @@ def request_json(request: RolloutRequest) -> bytes:
     return canonical_json(request.model_dump(mode="json", by_alias=True, exclude_defaults=True)) + b"\n"
 
 
-def read_requests(path: Path) -> Iterator[NumberedRequest]:
+def read_requests(path: Path) -> Iterator[RolloutRequest]:
     """Requests of a materialized file, as they were written."""
     with path.open("rb") as stream:
-        for number, line in enumerate(stream, start=1):
-            yield NumberedRequest(number, RolloutRequest.model_validate_json(line))
+        yield from map(RolloutRequest.model_validate_json, stream)
 
 
 def collection_seed(run_seed: int, task: int, rollout: int) -> int:
@@ -84,32 +79,36 @@ class InputLines:
     def check(self) -> None:
         """Read every line and report everything that is wrong, with file and line."""
         problems: list[str] = []
-        count = 0
+        number = 0
         for number, line in self._lines():
-            count += 1
             try:
                 request = self._request(line)
                 self._repeats(request)
                 if request.task_index is not None:
                     self._own_tasks.add(request.task_index)
+            except ValidationError as error:
+                for problem in validation_problems(error, RolloutRequest):
+                    problems.append(f"{self._path}:{number}: {problem}")
             except ValueError as error:
-                problems += [f"{self._path}:{number}: {problem}" for problem in _problems_of(error)]
+                problems.append(f"{self._path}:{number}: {error}")
         if not problems and self._own_tasks:
             problems += self._duplicates()
         if len(problems) > _PROBLEMS_SHOWN:
             problems[_PROBLEMS_SHOWN:] = [f"and {len(problems) - _PROBLEMS_SHOWN} more"]
         if problems:
             raise InputsRefused(str(self._path), problems)
-        if not count:
+        if not number:
             raise ConfigError(f"{self._path}: no requests; 'rollout-assets collect --write-requests' writes some")
 
     def expanded(self) -> Iterator[NumberedRequest]:
         """Requests with agent, indices, parameters and seed; a line's repeats follow each other."""
-        numbers = _TaskNumbers(self._own_tasks)
+        free_tasks = (task for task in count() if task not in self._own_tasks)
+        tasks: defaultdict[tuple[str | int | None, str | int], int] = defaultdict(lambda: next(free_tasks))
         rollouts: Counter[int] = Counter()
         for number, line in self._lines():
             request = self._request(line)
-            task = numbers.of(request)
+            root = (request.sample_key if request.sample_key is not None else request.source_row, request.target)
+            task = tasks[root] if request.task_index is None else request.task_index
             for _ in range(self._repeats(request)):
                 rollout = rollouts[task] if request.rollout_index is None else request.rollout_index
                 rollouts[task] += request.rollout_index is None
@@ -120,15 +119,10 @@ class InputLines:
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """Line numbers and lines, empty ones left out, up to the limit."""
-        left = self._config.limit
         try:
             with self._path.open("rb") as stream:
-                for number, line in enumerate(stream, start=1):
-                    if left == 0:
-                        return
-                    if line.strip():
-                        yield number, line
-                        left = None if left is None else left - 1
+                numbered = ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
+                yield from islice(numbered, self._config.limit)
         except (FileNotFoundError, IsADirectoryError) as error:
             raise ConfigError(f"{self._path}: {error.strerror}; it must hold one JSON object a line") from None
 
@@ -141,8 +135,7 @@ class InputLines:
             raise ValueError(f"not JSON: {error}") from None
         if not isinstance(given, dict):
             raise ValueError(f"a request must be a JSON object, got {type(given).__name__}")
-        filled = self._filled(given)
-        request = RolloutRequest.model_validate(filled)
+        request = RolloutRequest.model_validate(self._filled(given))
         agent = request.agent_name or config.agent_name
         if agent is None:
             raise ValueError("no agent: give agent_ref or recipe in the line, or agent_name for all lines")
@@ -174,33 +167,14 @@ class InputLines:
         seen: dict[RolloutId, int] = {}
         problems = []
         for numbered in self.expanded():
-            first = seen.setdefault(numbered.key, numbered.line)
+            agent, task, rollout = key = request_key(numbered.request)
+            first = seen.setdefault(key, numbered.line)
             if first != numbered.line:
-                agent, task, rollout = numbered.key
                 problems.append(
                     f"{self._path}:{numbered.line}: {TASK} {task} {ROLLOUT} {rollout} of agent {agent!r} "
                     f"is also on line {first}"
                 )
         return problems
-
-
-class _TaskNumbers:
-    """Task indices by first appearance, around those that lines give themselves."""
-
-    def __init__(self, given: set[int]) -> None:
-        self._given, self._next = given, 0
-        self._numbers: dict[tuple[str | int | None, str | int], int] = {}
-
-    def of(self, request: RolloutRequest) -> int:
-        if request.task_index is not None:
-            return request.task_index
-        root = (request.sample_key if request.sample_key is not None else request.source_row, request.target)
-        if root not in self._numbers:
-            while self._next in self._given:
-                self._next += 1
-            self._numbers[root] = self._next
-            self._next += 1
-        return self._numbers[root]
 
 
 def read_template(source: Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -235,9 +209,3 @@ _ALTERNATIVES = ({"sample_key", "source_row"}, {"recipe", "agent_ref"})
 def _instead(name: str, given: Mapping[str, Any]) -> bool:
     """Whether a line gives the alternative of a template's field."""
     return any(name in pair and pair & set(given) for pair in _ALTERNATIVES)
-
-
-def _problems_of(error: ValueError) -> list[str]:
-    if not isinstance(error, ValidationError):
-        return [str(error)]
-    return [str(problem) for problem in validation_problems(error, RolloutRequest)]

@@ -8,29 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from rollout_assets.collection import inputs
 from rollout_assets.collection.configs import RolloutCollectionConfig
-from rollout_assets.collection.inputs import (
-    NumberedRequest,
-    numbered_requests,
-    read_requests,
-    read_template,
-    request_json,
-)
-from rollout_assets.collection.result_files import done_keys, drop_torn_line, named
+from rollout_assets.collection.result_files import drop_torn_line, named, read_results
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ResultsRefused, ResumeRefused
-from rollout_assets.files import publish_json, publish_path, scratch_path
+from rollout_assets.files import publish_json, publishing
 from rollout_assets.metrics.columns import RolloutId
 
 RUN_VERSION = 1
+DECIDING = {"agent_name", "limit", "num_repeats", "num_repeats_add_seed", "responses_create_params", "run_seed"}
+"""Fields of a configuration that decide what is asked, beside the request template and the store."""
+
 _SHOWN = 5
 
 
@@ -53,18 +49,13 @@ class RunFacts(BaseModel):
 
 def materialize(config: RolloutCollectionConfig, identity: Mapping[str, Any]) -> RunFacts:
     """Write every request of a new collection, then the facts it is resumed by; both whole or not at all."""
-    path = config.materialized_jsonl_fpath
-    path.parent.mkdir(parents=True, exist_ok=True)
     digest, count = hashlib.sha256(), 0
-    scratch = scratch_path(path)
-    requests = numbered_requests(config)
-    with scratch.open("wb") as stream:
-        for numbered in requests:
-            line = request_json(numbered.request)
+    with publishing(config.materialized_jsonl_fpath) as scratch, scratch.open("wb") as stream:
+        for numbered in inputs.numbered_requests(config):
+            line = inputs.request_json(numbered.request)
             digest.update(line)
             stream.write(line)
             count += 1
-    publish_path(scratch, path)
     facts = RunFacts(config=config_facts(config), agents=dict(identity), rows=count, rows_sha256=digest.hexdigest())
     facts.publish(config.run_fpath)
     return facts
@@ -72,14 +63,8 @@ def materialize(config: RolloutCollectionConfig, identity: Mapping[str, Any]) ->
 
 def config_facts(config: RolloutCollectionConfig) -> dict[str, Any]:
     """The part of a configuration that decides what is asked, as plain JSON values."""
-    facts = {
-        "agent_name": config.agent_name,
-        "limit": config.limit,
-        "num_repeats": config.num_repeats,
-        "num_repeats_add_seed": config.num_repeats_add_seed,
-        "prompt_config": dict(read_template(config.prompt_config)),
-        "responses_create_params": config.responses_create_params,
-        "run_seed": config.run_seed,
+    facts = config.model_dump(include=DECIDING) | {
+        "prompt_config": dict(inputs.read_template(config.prompt_config)),
         "store_dir": None if config.store_dir is None else str(config.store_dir.resolve()),
     }
     return json.loads(json.dumps(facts))
@@ -106,37 +91,39 @@ def refuse_changes(config: RolloutCollectionConfig, identity: Mapping[str, Any])
             f"{config.run_fpath}: version {facts.version}, but this program resumes version {RUN_VERSION}"
         )
     changed = [*_changes(facts.config, config_facts(config)), *_changes(facts.agents, identity)]
-    if changed:
-        listed = "".join(f"\n  - {change}" for change in changed)
-        raise ResumeRefused(
-            f"{config.output_jsonl_fpath}: was collected with other settings{listed}\n"
-            f"undo the changes to continue, or choose another output"
-        )
+    _refuse_differences(config, "with other settings", changed)
     _refuse_changed_requests(config, facts)
     return facts
 
 
-def finished_keys(path: Path) -> dict[RolloutId, int]:
-    """Key -> line of every result, after the line that a kill tore has been dropped."""
+def finished_keys(config: RolloutCollectionConfig) -> dict[RolloutId, int]:
+    """Key -> line of every result, after the line that a kill tore has been dropped.
+
+    A key that comes twice is ``ResultsRefused`` with both lines, and so is a result that no request asked for.
+    """
+    path = config.output_jsonl_fpath
+    done: dict[RolloutId, int] = {}
     if not path.exists():
-        return {}
+        return done
     drop_torn_line(path)
-    return done_keys(path)
-
-
-def expected_counts(config: RolloutCollectionConfig, done: Mapping[RolloutId, int]) -> Counter[tuple[str, int]]:
-    """Materialized requests by agent and task; a result that none of them asked for is ``ResultsRefused``."""
-    counts: Counter[tuple[str, int]] = Counter()
-    unasked = dict(done)
-    for numbered in read_requests(config.materialized_jsonl_fpath):
-        counts[numbered.key[:2]] += 1
-        unasked.pop(numbered.key, None)
-    for key, line in unasked.items():
+    for number, _, key, _ in read_results(path):
+        first = done.setdefault(key, number)
+        if first != number:
+            raise ResultsRefused(f"{path}:{number}: {named(key)} is already on line {first}; remove one of them")
+    requests = config.materialized_jsonl_fpath
+    unasked = set(done).difference(map(inputs.request_key, inputs.read_requests(requests)))
+    for key in sorted(unasked, key=done.__getitem__):
         raise ResultsRefused(
-            f"{config.output_jsonl_fpath}:{line}: {named(key)} is not among the requests of "
-            f"{config.materialized_jsonl_fpath.name}; remove the line"
+            f"{path}:{done[key]}: {named(key)} is not among the requests of {requests.name}; remove the line"
         )
-    return counts
+    return done
+
+
+def _refuse_differences(config: RolloutCollectionConfig, collected: str, differences: Sequence[str]) -> None:
+    if differences:
+        listed = "".join(f"\n  - {difference}" for difference in differences)
+        where = f"{config.output_jsonl_fpath}: was collected {collected}"
+        raise ResumeRefused(f"{where}{listed}\nundo the changes to continue, or choose another output")
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -158,27 +145,22 @@ def _refuse_changed_requests(config: RolloutCollectionConfig, facts: RunFacts) -
     digest = hashlib.sha256()
     problems: list[str] = []
     with path.open("rb") as stream:
-        for was, now in zip_longest(stream, numbered_requests(config)):
+        for was, now in zip_longest(stream, inputs.numbered_requests(config)):
             digest.update(was or b"")
-            if was is None or now is None or was != request_json(now.request):
+            if was is None or now is None or was != inputs.request_json(now.request):
                 problems.append(_changed_request(config.input_jsonl_fpath, was, now))
             if len(problems) > _SHOWN:
                 problems[_SHOWN:] = ["and more"]
                 break
-    if problems:
-        listed = "".join(f"\n  - {problem}" for problem in problems)
-        raise ResumeRefused(
-            f"{config.output_jsonl_fpath}: was collected from other requests{listed}\n"
-            f"undo the changes to continue, or choose another output"
-        )
+    _refuse_differences(config, "from other requests", problems)
     if digest.hexdigest() != facts.rows_sha256:
         raise ResumeRefused(f"{path}: has changed since it was written; choose another output")
 
 
-def _changed_request(inputs: Path, was: bytes | None, now: NumberedRequest | None) -> str:
+def _changed_request(path: Path, was: bytes | None, now: inputs.NumberedRequest | None) -> str:
     if now is None:
-        return f"{inputs}: ends before the request {(was or b'').decode().strip()[:200]}"
+        return f"{path}: ends before the request {(was or b'').decode().strip()[:200]}"
     if was is None:
-        return f"{inputs}:{now.line}: is new"
-    changes = "; ".join(_changes(json.loads(was), json.loads(request_json(now.request))))
-    return f"{inputs}:{now.line}: {changes}"
+        return f"{path}:{now.line}: is new"
+    changes = "; ".join(_changes(json.loads(was), json.loads(inputs.request_json(now.request))))
+    return f"{path}:{now.line}: {changes}"

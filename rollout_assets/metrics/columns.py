@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,8 +41,8 @@ class AgentColumns:
     tasks: array[int] = field(default_factory=lambda: array("q"))
     rollouts: array[int] = field(default_factory=lambda: array("q"))
     refused: array[int] = field(default_factory=lambda: array("b"))
-    numbers: dict[str, array[float]] = field(default_factory=dict)
-    flags: dict[str, array[float]] = field(default_factory=dict)
+    numbers: defaultdict[str, array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
+    flags: defaultdict[str, array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
 
     def add(self, key: RolloutId, result: Mapping[str, Any]) -> None:
         """Take one result's key and its numbers; what it does not have is NaN."""
@@ -52,10 +53,7 @@ class AgentColumns:
                 continue
             if kind is float and not math.isfinite(value):
                 raise ResultsRefused(f"{name} must be finite or null, got {value}")
-            columns = self.flags if kind is bool else self.numbers
-            column = columns.get(name)
-            if column is None:
-                column = columns[name] = array("d")
+            column = (self.flags if kind is bool else self.numbers)[name]
             if len(column) < place:
                 _pad(column, place)
             column.append(value)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from rollout_assets.config import canonical_json
+from rollout_assets.config import ConfigSection, canonical_json
 from rollout_assets.errors import ResultsRefused
-from rollout_assets.files import publish_path, scratch_path
+from rollout_assets.files import publishing
 from rollout_assets.metrics.columns import AgentColumns, RolloutId, rollout_id
 from rollout_assets.metrics.estimators import best_of_first, bootstrap_intervals, success_within
 from rollout_assets.metrics.summaries import Floats, Ints, Summaries, group_sizes, summarize
@@ -27,10 +27,8 @@ REWARD = "reward"
 KINDS = ("mean", "max", "min", "median", "std")
 
 
-class MetricOptions(BaseModel):
+class MetricOptions(ConfigSection):
     """Settings of aggregation."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     success_threshold: Annotated[float, Field(allow_inf_nan=False)] = 0.1
     """A reward of at least this is a success; 0.1 is a tenth of the error at the root."""
@@ -109,10 +107,8 @@ def metrics_json(entries: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
 
 def publish_metrics(path: Path, entries: Iterable[Mapping[str, Any]]) -> None:
     """Write ``<stem>_aggregate_metrics.json``, whole or not at all."""
-    scratch = scratch_path(path)
-    with scratch.open("wb") as stream:
+    with publishing(path) as scratch, scratch.open("wb") as stream:
         stream.writelines(metrics_json(entries))
-    publish_path(scratch, path)
 
 
 class _AgentTable:
@@ -136,7 +132,7 @@ class _AgentTable:
             "agent_ref": {"name": self.name},
             "counts": {
                 "tasks": len(per_task),
-                **self._counts(slice(None), _total(own_expected), _total(own_failed) or 0),
+                **self._counts(slice(None), None if own_expected is None else own_expected.total(), own_failed.total()),
             },
             "agent_metrics": self._overall(),
             "key_metrics": self._key_metrics(options),
@@ -174,25 +170,18 @@ class _AgentTable:
             for name, values in per_task.items()
         }
 
-    def _per_task(self, expected: Mapping[int, int] | None, failed: Mapping[int, int]) -> list[dict[str, Any]]:
-        present, starts, sizes = np.unique(self.tasks, return_index=True, return_counts=True)
-        places = {
-            int(task): slice(int(at), int(at + size)) for task, at, size in zip(present, starts, sizes, strict=True)
-        }
-        tasks = sorted({*places, *(expected or ()), *failed})
+    def _per_task(self, expected: Counter[int] | None, failed: Counter[int]) -> list[dict[str, Any]]:
+        tasks = sorted({*np.unique(self.tasks).tolist(), *(expected or ()), *failed})
+        first, end = np.searchsorted(self.tasks, tasks).tolist(), np.searchsorted(self.tasks, tasks, "right").tolist()
         columns = self._task_columns(np.array(tasks, np.int64))
-        names = tuple(columns)
         measured = zip(*columns.values(), strict=True) if columns else ((),) * len(tasks)
-        nothing = slice(0, 0)
         return [
             {
                 "_task_index": task,
-                **self._counts(
-                    places.get(task, nothing), None if expected is None else expected.get(task, 0), failed.get(task, 0)
-                ),
-                "metrics": dict(zip(names, values, strict=True)),
+                **self._counts(slice(*place), None if expected is None else expected[task], failed[task]),
+                "metrics": dict(zip(columns, values, strict=True)),
             }
-            for task, values in zip(tasks, measured, strict=True)
+            for task, place, values in zip(tasks, zip(first, end, strict=True), measured, strict=True)
         ]
 
     def _task_columns(self, tasks: Ints) -> dict[str, list[Any]]:
@@ -226,7 +215,7 @@ class _AgentTable:
             "missing": None if expected is None else expected - done - failed,
         }
 
-    def _own(self, counts: TaskCounts) -> Mapping[int, int]:
+    def _own(self, counts: TaskCounts) -> Counter[int]:
         return Counter({task: count for (agent, task), count in counts.items() if agent == self.name})
 
     def _refuse_duplicates(self, rollouts: Ints) -> None:
@@ -245,10 +234,6 @@ def _plain(summaries: Summaries) -> dict[str, list[Any]]:
         kind: [None if value != value else value for value in getattr(summaries, kind).tolist()] for kind in KINDS
     }
     return figures | {"count": summaries.count.tolist()}
-
-
-def _total(counts: Mapping[int, int] | None) -> int | None:
-    return None if counts is None else sum(counts.values())
 
 
 def _powers_of_two(largest: int) -> list[int]:

@@ -7,7 +7,7 @@ names such as ``total_reward/mean``. Sums run in the order of the values: equal 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -66,14 +66,11 @@ def summary(name: str, values: Iterable[float], percentiles: tuple[int, ...] = (
     if not len(present):
         kinds = ("mean", "max", "min", "median", "stddev", "histogram", *(f"p{p}" for p in percentiles))
         return {f"{name}/{kind}": None for kind in kinds}
-    figures = summarize(present)
+    figures = vars(summarize(present))
     counts, edges = np.histogram(present, bins=HISTOGRAM_BINS)
     return {
-        f"{name}/mean": float(figures.mean[0]),
-        f"{name}/max": float(figures.max[0]),
-        f"{name}/min": float(figures.min[0]),
-        f"{name}/median": float(figures.median[0]),
-        f"{name}/stddev": float(figures.std[0]) if len(present) > 1 else None,
+        **{f"{name}/{kind}": float(figures[kind][0]) for kind in ("mean", "max", "min", "median")},
+        f"{name}/stddev": float(figures["std"][0]) if len(present) > 1 else None,
         f"{name}/histogram": {"counts": counts.tolist(), "edges": edges.tolist()},
         **{f"{name}/p{p}": float(np.percentile(present, p)) for p in percentiles},
     }
@@ -83,8 +80,3 @@ def rate(hits: Iterable[bool]) -> float | None:
     """Share of true values; None when there are none at all."""
     flags = list(hits)
     return sum(flags) / len(flags) if flags else None
-
-
-def prefixed(prefix: str, metrics: Mapping[str, MetricValue]) -> Metrics:
-    """Metrics under ``prefix/`` and their own names."""
-    return {f"{prefix}/{name}": value for name, value in metrics.items()}

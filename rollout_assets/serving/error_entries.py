@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollout_assets.errors import (
-    ConfigError,
-    ResultsRefused,
-    RolloutAssetsError,
-    RolloutFailed,
-    RowRefused,
-    ServerError,
-    ServerUnavailable,
-)
+from rollout_assets import errors
 
 UNPROCESSABLE, INTERNAL, UNAVAILABLE = 422, 500, 503
 
@@ -22,25 +14,25 @@ def error_entry(error: BaseException) -> dict[str, Any]:
 
     What a user can only change by asking differently is not transient; what the machine did may be.
     """
-    own = isinstance(error, RolloutAssetsError)
+    own = isinstance(error, errors.RolloutAssetsError)
     entry: dict[str, Any] = {
-        "class": error.error_class if isinstance(error, ServerError) else type(error).__name__,
+        "class": error.error_class if isinstance(error, errors.ServerError) else type(error).__name__,
         "message": str(error) if own else f"internal error, {type(error).__name__}: {error}",
         "transient": _may_pass(error),
     }
-    if isinstance(error, RowRefused):
+    if isinstance(error, errors.RowRefused):
         entry["field"] = error.field
     return entry
 
 
 def error_status(error: BaseException) -> int:
     """422 when what was sent is at fault, 503 when the server is busy or going down, else 500."""
-    if isinstance(error, RowRefused | ResultsRefused | ConfigError):
+    if isinstance(error, errors.RowRefused | errors.ResultsRefused | errors.ConfigError):
         return UNPROCESSABLE
-    return UNAVAILABLE if isinstance(error, ServerUnavailable) else INTERNAL
+    return UNAVAILABLE if isinstance(error, errors.ServerUnavailable) else INTERNAL
 
 
 def _may_pass(error: BaseException) -> bool:
-    if isinstance(error, RolloutFailed):
-        return not isinstance(error.__cause__, RolloutAssetsError)
-    return isinstance(error, ServerUnavailable) or not isinstance(error, RolloutAssetsError)
+    if isinstance(error, errors.RolloutFailed):
+        return not isinstance(error.__cause__, errors.RolloutAssetsError)
+    return isinstance(error, errors.ServerUnavailable) or not isinstance(error, errors.RolloutAssetsError)

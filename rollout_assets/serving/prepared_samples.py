@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from cachetools import LRUCache
 
-from rollout_assets.errors import ConfigError, RolloutAssetsError, RolloutFailed
+from rollout_assets.errors import RolloutAssetsError, RolloutFailed
 from rollout_assets.rollouts.roots import PreparedSample
 from rollout_assets.sources.layout import IndexRow
 
@@ -20,8 +20,6 @@ class PreparedSamples:
     """
 
     def __init__(self, prepare: Callable[[IndexRow], PreparedSample], kept: int) -> None:
-        if kept < 1:
-            raise ConfigError(f"kept samples must be >= 1, got {kept}")
         self._prepare = prepare
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="preparing")
         self._samples: LRUCache[int, Future[PreparedSample]] = LRUCache(kept)

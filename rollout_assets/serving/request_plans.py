@@ -27,26 +27,27 @@ class RequestPlan:
     """A request with everything decided.
 
     ``recipe`` is what was asked for and ``recipe_run`` the same under the request's step limit. ``config`` is the
-    campaign at the request's seed, with the recipe that is run in place of the one of the same name: the campaign that
-    would roll this target out to the same record. Which targets there are is decided by the served campaign's own seed,
-    whatever the request's, so that a target's rank means the same in every request.
+    campaign at the request's seed, with the recipe that is run in place of the one of the same name, or after its own:
+    the campaign that would roll this target out to the same record. Which targets there are is decided by the served
+    campaign's own seed, whatever the request's, so that a target's rank means the same in every request.
     """
 
+    request: RolloutRequest
     recipe: RolloutRecipeConfig
     recipe_run: RolloutRecipeConfig
     config: CampaignConfig
-    max_rollout_steps: int | None
 
 
 def plan_request(request: RolloutRequest, config: CampaignConfig) -> RequestPlan:
     """Decide recipe, parameters and seed of a request, or ``RowRefused`` with the field at fault."""
     recipe = _with_params(_recipe_of(request, config), request)
-    limit = request.params.max_rollout_steps
-    run = step_limited(recipe, limit)
+    run = step_limited(recipe, request.params.max_rollout_steps)
     if run not in config.recipes:
         _refuse_large(run)
+    recipes = {own.name: own for own in config.recipes} | {run.name: run}
     seed = config.seed if request.seed is None else request.seed
-    return RequestPlan(recipe, run, _with_recipe(run, config.model_copy(update={"seed": seed})), limit)
+    asked = config.model_copy(update={"seed": seed, "recipes": tuple(recipes.values())})
+    return RequestPlan(request, recipe, run, asked)
 
 
 def find_target(prepared: PreparedSample, target: str | int) -> TargetedRoot | RefusedTarget:
@@ -55,13 +56,12 @@ def find_target(prepared: PreparedSample, target: str | int) -> TargetedRoot | R
     if prepared.skip_reason is not None:
         raise RowRefused("sample_key", f"{key} has no target to roll out: {prepared.skip_reason}")
     by_name = {choice.match.target.target_id: choice for choice in prepared.targets}
-    if isinstance(target, int):
-        if target < len(prepared.targets):
-            return prepared.targets[target]
-        raise RowRefused("target", f"{key} has ranks 0 to {len(by_name) - 1}, got {target}")
-    if target in by_name:
-        return by_name[target]
-    raise RowRefused("target", f"{key} has {', '.join(by_name)}, got {target!r}")
+    by_rank = dict(enumerate(prepared.targets))
+    choice = by_rank.get(target) if isinstance(target, int) else by_name.get(target)
+    if choice is None:
+        offered = f"ranks 0 to {len(by_name) - 1}" if isinstance(target, int) else ", ".join(by_name)
+        raise RowRefused("target", f"{key} has {offered}, got {target!r}")
+    return choice
 
 
 def _recipe_of(request: RolloutRequest, config: CampaignConfig) -> RolloutRecipeConfig:
@@ -86,18 +86,6 @@ def _with_params(recipe: RolloutRecipeConfig, request: RolloutRequest) -> Rollou
     except ValidationError as error:
         problem = validation_problems(error, RolloutRecipeConfig)[0]
         raise RowRefused(f"params.{problem.field}", str(replace(problem, field=""))) from None
-
-
-def _with_recipe(recipe: RolloutRecipeConfig, config: CampaignConfig) -> CampaignConfig:
-    """The campaign with this recipe in place of the one of the same name, or after its own."""
-    if recipe in config.recipes:
-        return config
-    names = [own.name for own in config.recipes]
-    if recipe.name in names:
-        recipes = tuple(recipe if own.name == recipe.name else own for own in config.recipes)
-    else:
-        recipes = (*config.recipes, recipe)
-    return config.model_copy(update={"recipes": recipes})
 
 
 def _refuse_large(recipe: RolloutRecipeConfig) -> None:

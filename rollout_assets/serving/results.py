@@ -10,12 +10,21 @@ from rollout_assets.rollouts.evaluation import StateEvaluator
 from rollout_assets.rollouts.manager.completions import Action, Observation, RolloutCompletion
 from rollout_assets.rollouts.records import SourceProvenance, rollout_record
 from rollout_assets.rollouts.remote.codec import content_sha256, pack, to_text
-from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest, RolloutResult
+from rollout_assets.rollouts.remote.messages import AgentRef, RolloutResult
 from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.serving.request_plans import RequestPlan
 
 Chains = tuple[Chain, ...]
+
+NO_ROLLOUT: dict[str, Any] = {
+    **dict.fromkeys(("reward", "mean_valid_fanout", "root_error_m2", "final_error_m2", "truncation_reason")),
+    "num_steps": 0,
+    "views_scored": 0,
+    "truncated": False,
+    "steps": (),
+}
+"""What a target without a rollout has measured: nothing."""
 
 
 class ResultBuilder:
@@ -25,28 +34,18 @@ class ResultBuilder:
         self._evaluator, self._provenance = evaluator, provenance
 
     def completed(
-        self,
-        request: RolloutRequest,
-        plan: RequestPlan,
-        prepared: PreparedSample,
-        root: TargetedRoot,
-        done: RolloutCompletion,
+        self, plan: RequestPlan, prepared: PreparedSample, root: TargetedRoot, done: RolloutCompletion
     ) -> RolloutResult:
         """The result of a rollout. Renders the depth of every view that was taken, when the campaign retains it."""
         depths = self._evaluator.selected_depths([(root, done.chains)]).get(root, {})
+        mesh = prepared.mesh_version or ""
         record = rollout_record(
-            root.actor,
-            root.match,
-            plan.recipe_run,
-            plan.config,
-            self._provenance,
-            prepared.mesh_version or "",
-            done.chains,
-            depths,
+            root.actor, root.match, plan.recipe_run, plan.config, self._provenance, mesh, done.chains, depths
         )
         fanouts = [step.valid_fanout for step in done.steps]
-        return RolloutResult(
-            **_identity(request, plan, record),
+        return _result(
+            plan,
+            record,
             status="completed",
             reward=_finite(done.reward),
             num_steps=len(done.steps),
@@ -58,58 +57,35 @@ class ResultBuilder:
             truncation_reason=done.truncation_reason,
             steps=_steps(done),
             timings_s=dict(done.timings_s),
-            chains=to_text(pack(Chains, done.chains)) if "chains" in request.include else None,
+            chains=to_text(pack(Chains, done.chains)) if "chains" in plan.request.include else None,
         )
 
-    def refused(
-        self, request: RolloutRequest, plan: RequestPlan, prepared: PreparedSample, target: RefusedTarget
-    ) -> RolloutResult:
+    def refused(self, plan: RequestPlan, prepared: PreparedSample, target: RefusedTarget) -> RolloutResult:
         """The result of a target without a label: a record without chains, under the campaign's first recipe."""
-        record = rollout_record(
-            prepared.actor,
-            target.match,
-            plan.config.recipes[0],
-            plan.config,
-            self._provenance,
-            prepared.mesh_version or "",
-            (),
-            {},
-        )
-        return RolloutResult(
-            **_identity(request, plan, record),
-            status="refused",
-            refused_reason=target.reason,
-            reward=None,
-            num_steps=0,
-            views_scored=0,
-            mean_valid_fanout=None,
-            root_error_m2=None,
-            final_error_m2=None,
-            truncated=False,
-            truncation_reason=None,
-            steps=(),
-            timings_s={},
-        )
+        config, mesh = plan.config, prepared.mesh_version or ""
+        record = rollout_record(prepared.actor, target.match, config.recipes[0], config, self._provenance, mesh, (), {})
+        return _result(plan, record, **NO_ROLLOUT, status="refused", refused_reason=target.reason, timings_s={})
 
 
-def _identity(request: RolloutRequest, plan: RequestPlan, record: RolloutZarrRecord) -> dict[str, Any]:
-    """What every result says: which rollout of what it is, the digest of its record, and the client's own stamps."""
+def _result(plan: RequestPlan, record: RolloutZarrRecord, **figures: Any) -> RolloutResult:
+    """Figures with what every result says: which rollout it is, its record's digest, and the client's own stamps."""
     packed = pack(RolloutZarrRecord, record)
-    lineage = record.lineage
-    return {
-        "sample_key": lineage.source_sample_key,
-        "source_row": lineage.source_sample_index,
-        "split": lineage.split,
-        "target_id": lineage.target_id,
-        "target_rank": lineage.target_selection_rank,
-        "agent_ref": AgentRef(name=plan.recipe.name),
-        "seed": plan.config.seed,
-        "content_sha256": content_sha256(packed),
-        "record": to_text(packed) if "record" in request.include else None,
-        "task_index": request.task_index,
-        "rollout_index": request.rollout_index,
-        "row_index": request.row_index,
-    }
+    lineage, request = record.lineage, plan.request
+    return RolloutResult(
+        sample_key=lineage.source_sample_key,
+        source_row=lineage.source_sample_index,
+        split=lineage.split,
+        target_id=lineage.target_id,
+        target_rank=lineage.target_selection_rank,
+        agent_ref=AgentRef(name=plan.recipe.name),
+        seed=plan.config.seed,
+        content_sha256=content_sha256(packed),
+        record=to_text(packed) if "record" in request.include else None,
+        task_index=request.task_index,
+        rollout_index=request.rollout_index,
+        row_index=request.row_index,
+        **figures,
+    )
 
 
 def _steps(done: RolloutCompletion) -> tuple[dict[str, Any], ...]:

@@ -84,7 +84,7 @@ class RolloutService:
                 waited = perf_counter()
                 prepared = await self._samples.get(source_row)
                 ready = perf_counter()
-                result = await self._answer(request, plan, prepared)
+                result = await self._answer(plan, prepared)
         finally:
             self._in_flight -= 1
         now = perf_counter()
@@ -124,26 +124,21 @@ class RolloutService:
         self._finishing.shutdown(wait=False, cancel_futures=True)
         await self._impl.aclose()
 
-    async def _answer(self, request: RolloutRequest, plan: RequestPlan, prepared: PreparedSample) -> RolloutResult:
-        target = find_target(prepared, request.target)
+    async def _answer(self, plan: RequestPlan, prepared: PreparedSample) -> RolloutResult:
+        target = find_target(prepared, plan.request.target)
         if isinstance(target, RefusedTarget):
-            return self._results.refused(request, plan, prepared, target)
-        task = RolloutTask(0, target, plan.recipe, plan.config.seed, plan.max_rollout_steps)
+            return self._results.refused(plan, prepared, target)
+        task = RolloutTask(0, target, plan.recipe, plan.config.seed, plan.request.params.max_rollout_steps)
         done = await self._impl.run_alone(task)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._finishing, self._finish, request, plan, prepared, target, done)
+        return await loop.run_in_executor(self._finishing, self._finish, plan, prepared, target, done)
 
     def _finish(
-        self,
-        request: RolloutRequest,
-        plan: RequestPlan,
-        prepared: PreparedSample,
-        root: TargetedRoot,
-        done: RolloutCompletion,
+        self, plan: RequestPlan, prepared: PreparedSample, root: TargetedRoot, done: RolloutCompletion
     ) -> RolloutResult:
         began = perf_counter()
         try:
-            result = self._results.completed(request, plan, prepared, root, done)
+            result = self._results.completed(plan, prepared, root, done)
         except Exception as error:
             raise RolloutFailed(f"{root.name}: its record could not be made: {error}") from error
         result.timings_s["record"] = perf_counter() - began

@@ -29,12 +29,9 @@ class BatchLimits:
     workers: int = 1
 
     def __post_init__(self) -> None:
-        if self.max_views < 1:
-            raise ConfigError(f"max_views must be >= 1, got {self.max_views}")
-        if self.max_wait_s < 0:
-            raise ConfigError(f"max_wait_s must be >= 0, got {self.max_wait_s}")
-        if self.workers < 1:
-            raise ConfigError(f"workers must be >= 1, got {self.workers}")
+        for name, least in (("max_views", 1), ("max_wait_s", 0), ("workers", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be >= {least}, got {getattr(self, name)}")
 
 
 class EvaluationBatcher:
@@ -46,6 +43,7 @@ class EvaluationBatcher:
 
     def __init__(self, evaluator: StateEvaluator, limits: BatchLimits) -> None:
         self._evaluator, self._limits = evaluator, limits
+        self._largest_batch = max(1, limits.max_views // evaluator.config.candidates.num_candidates)
         self._pool = ThreadPoolExecutor(limits.workers, thread_name_prefix="scoring")
         self._waiting: list[StateRequest] = []
         self._under_way: dict[StateName, asyncio.Future[EvaluatedState]] = {}
@@ -84,19 +82,13 @@ class EvaluationBatcher:
                 self._timer = loop.call_later(self._limits.max_wait_s, self._start_batches)
         return self._under_way[name]
 
-    @property
-    def _largest_batch(self) -> int:
-        """States in a batch of ``max_views``; at least one."""
-        return max(1, self._limits.max_views // self._evaluator.config.candidates.num_candidates)
-
     def _start_batches(self) -> None:
         """Hand what waits to idle workers; the rest is started when a worker is done."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         while self._waiting and len(self._batches) < self._limits.workers:
-            size = self._largest_batch
-            batch, self._waiting = self._waiting[:size], self._waiting[size:]
+            batch, self._waiting = self._waiting[: self._largest_batch], self._waiting[self._largest_batch :]
             task = asyncio.ensure_future(self._run(batch))
             self._batches.add(task)
             task.add_done_callback(self._worker_is_idle)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from rollout_assets.config import RolloutRecipeConfig
+from rollout_assets.errors import ConfigError
 from rollout_assets.geometry.poses import Float32
-from rollout_assets.metrics.summaries import Metrics, prefixed, rate, summary
+from rollout_assets.metrics.summaries import Metrics, rate, summary
 from rollout_assets.randomness import key_digest
 from rollout_assets.rollouts.engine import Chain
 from rollout_assets.rollouts.roots import TargetedRoot
@@ -30,6 +32,10 @@ class RolloutTask:
     recipe: RolloutRecipeConfig
     seed: int
     max_rollout_steps: int | None = None
+
+    def seed_of(self, rollout_index: int) -> int:
+        """Seed of one rollout of the group."""
+        return derived_seed(self.seed, rollout_index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +73,7 @@ LogEntry = RootView | Action | Observation
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """One step of a rollout: what was offered and how long it took."""
+    """What one step of a rollout offered."""
 
     candidates: int
     valid_fanout: int
@@ -106,14 +112,75 @@ class RolloutGroupRecord:
     rollout_metrics: Metrics
 
 
-class RolloutImpl(Protocol):
-    """A way of running the rollouts of a root."""
+class RolloutImpl(ABC):
+    """A way of running the rollouts of a root: N of them, each of at most ``max_rollout_steps`` steps."""
 
+    def __init__(self, num_generations_per_root: int, max_rollout_steps: int | None) -> None:
+        if num_generations_per_root < 1:
+            raise ConfigError(f"num_generations_per_root must be >= 1, got {num_generations_per_root}")
+        if max_rollout_steps is not None and max_rollout_steps < 1:
+            raise ConfigError(f"max_rollout_steps must be >= 1, got {max_rollout_steps}")
+        self._count, self._max_steps = num_generations_per_root, max_rollout_steps
+
+    @abstractmethod
     async def run_rollout(self, task: RolloutTask) -> RolloutGroupRecord:
-        """N completions of one root."""
+        """N rollouts at once, in index order. One that fails ends the group with an error that names it."""
 
+    @abstractmethod
     async def aclose(self) -> None:
         """Let go of the running loop's threads or connections."""
+
+    def _limited(self, task: RolloutTask) -> RolloutRecipeConfig:
+        """The recipe as it is run."""
+        return step_limited(task.recipe, self._max_steps, task.max_rollout_steps)
+
+    def _completion(
+        self, task: RolloutTask, traj_idx: int, chains: tuple[Chain, ...], views: int, timings: Mapping[str, float]
+    ) -> RolloutCompletion:
+        """The completion that kept chains amount to."""
+        horizon = self._limited(task).horizon
+        best, reason = chains[0], None
+        if best.termination(horizon) == "fixed_horizon":
+            reason = STEP_LIMIT if horizon < task.recipe.horizon else HORIZON
+        log = _step_log(task, best)
+        observed = [entry for entry in log if isinstance(entry, Observation)]
+        start = task.root.oracle_state.target.root_error_m2
+        return RolloutCompletion(
+            rollout_index=traj_idx,
+            seed=task.seed_of(traj_idx),
+            step_log=log,
+            chains=chains,
+            final_error_m2=observed[-1].error_after_m2 if observed else start,
+            truncated=reason is not None,
+            truncation_reason=reason,
+            reward=float(np.sum([entry.root_gain for entry in observed])),
+            steps=tuple(
+                StepMetrics(len(step.state.shell), int(step.state.shell.actor_action_mask.sum()), step.decision.entropy)
+                for step in best.steps
+            ),
+            views_scored=views,
+            timings_s=timings,
+        )
+
+    def _metrics(
+        self, task: RolloutTask, completions: Sequence[RolloutCompletion], worker_views: dict[str, int], seconds: float
+    ) -> Metrics:
+        """Metrics of a group, wherever it was run: its wall time, scoring and selecting summed over its rollouts."""
+        began = perf_counter()
+        timings = {stage: sum(c.timings_s[stage] for c in completions) for stage in ("score", "select")}
+        return {
+            **group_metrics(task.recipe.name, completions),
+            "per_worker_view_counts": worker_views,
+            "timing/rollout/total": seconds,
+            **{f"timing/rollout/{stage}": spent for stage, spent in timings.items()},
+            "timing/rollout/aggregate": perf_counter() - began,
+        }
+
+    def _group(
+        self, task: RolloutTask, completions: tuple[RolloutCompletion, ...], metrics: Metrics
+    ) -> RolloutGroupRecord:
+        metadata = {"recipe": task.recipe.name, "seed": task.seed, "num_generations": self._count}
+        return RolloutGroupRecord(task.index, task, completions, metadata, metrics)
 
 
 def derived_seed(seed: int, rollout_index: int) -> int:
@@ -130,7 +197,7 @@ def step_limited(recipe: RolloutRecipeConfig, *limits: int | None) -> RolloutRec
 
 
 def group_metrics(recipe_name: str, completions: Sequence[RolloutCompletion]) -> Metrics:
-    """Metrics of a group's completions, wherever they were run."""
+    """What a group's completions brought."""
     steps = [float(len(c.steps)) for c in completions]
     reward = summary("total_reward", [c.reward for c in completions])
     return {
@@ -142,56 +209,8 @@ def group_metrics(recipe_name: str, completions: Sequence[RolloutCompletion]) ->
         "truncation_rate": rate(c.truncated for c in completions),
         "natural_termination_rate": rate(not c.truncated for c in completions),
         "max_steps_reached_rate": rate(c.truncation_reason in (HORIZON, STEP_LIMIT) for c in completions),
-        **prefixed(recipe_name, reward),
+        **{f"{recipe_name}/{name}": value for name, value in reward.items()},
     }
-
-
-def timing_metrics(completions: Sequence[RolloutCompletion], total_s: float, aggregating_since: float) -> Metrics:
-    """Where a group's time went: wall time in all, scoring and selecting summed over its rollouts."""
-    return {
-        "timing/rollout/total": total_s,
-        **{f"timing/rollout/{stage}": sum(c.timings_s[stage] for c in completions) for stage in ("score", "select")},
-        "timing/rollout/aggregate": perf_counter() - aggregating_since,
-    }
-
-
-def completion_of(
-    task: RolloutTask,
-    recipe: RolloutRecipeConfig,
-    traj_idx: int,
-    seed: int,
-    chains: tuple[Chain, ...],
-    views: int,
-    timings: Mapping[str, float],
-) -> RolloutCompletion:
-    """The completion that kept chains amount to; ``recipe`` is the one that was run, step limit included."""
-    best = chains[0]
-    reason = None
-    if best.termination(recipe.horizon) == "fixed_horizon":
-        reason = STEP_LIMIT if recipe.horizon < task.recipe.horizon else HORIZON
-    log = _step_log(task, best)
-    observed = [entry for entry in log if isinstance(entry, Observation)]
-    start = task.root.oracle_state.target.root_error_m2
-    return RolloutCompletion(
-        rollout_index=traj_idx,
-        seed=seed,
-        step_log=log,
-        chains=chains,
-        final_error_m2=observed[-1].error_after_m2 if observed else start,
-        truncated=reason is not None,
-        truncation_reason=reason,
-        reward=float(np.sum([entry.root_gain for entry in observed])),
-        steps=tuple(
-            StepMetrics(
-                candidates=len(step.state.shell),
-                valid_fanout=int(step.state.shell.actor_action_mask.sum()),
-                entropy=step.decision.entropy,
-            )
-            for step in best.steps
-        ),
-        views_scored=views,
-        timings_s=timings,
-    )
 
 
 def _step_log(task: RolloutTask, chain: Chain) -> tuple[LogEntry, ...]:

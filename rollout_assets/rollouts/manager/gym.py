@@ -10,26 +10,17 @@ from contextlib import aclosing
 from time import perf_counter
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
 
-from rollout_assets.config import Count, Positive
+from rollout_assets.config import ConfigSection, Count, Positive
 from rollout_assets.errors import AnswerRefused, ConfigError, RolloutFailed, ServerUnavailable
 from rollout_assets.metrics.summaries import Metrics
 from rollout_assets.rollouts.engine import Chain
-from rollout_assets.rollouts.manager.completions import (
-    RolloutCompletion,
-    RolloutGroupRecord,
-    RolloutTask,
-    completion_of,
-    derived_seed,
-    group_metrics,
-    step_limited,
-    timing_metrics,
-)
-from rollout_assets.rollouts.remote.client import RequestFailure, RolloutClient
+from rollout_assets.rollouts.manager.completions import RolloutCompletion, RolloutGroupRecord, RolloutImpl, RolloutTask
+from rollout_assets.rollouts.remote.client import RolloutClient
 from rollout_assets.rollouts.remote.codec import from_text, unpack
 from rollout_assets.rollouts.remote.messages import RolloutParams, RolloutRequest, RolloutResult
-from rollout_assets.rollouts.remote.retries import Retries, RetryLimits
+from rollout_assets.rollouts.remote.retries import Retries
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 """Before asking a server again; doubled each time."""
@@ -38,14 +29,12 @@ WORKER = "0"
 """The worker that views are counted for: one server is one worker."""
 
 
-class GymServerConfig(BaseModel):
+class GymServerConfig(ConfigSection):
     """Where rollouts are run, and how long and how often to ask.
 
     ``deadline_s`` holds for a whole group, further attempts included. A server that says nothing for ``silence_s``, not
     even a heartbeat, counts as gone.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: Annotated[str, Field(pattern=r"^https?://[^/\s]+$")]
     token: SecretStr | None = None
@@ -54,13 +43,8 @@ class GymServerConfig(BaseModel):
     connect_s: Positive = 5.0
     silence_s: Positive = 30.0
 
-    def client(self) -> RolloutClient:
-        """A client of this server."""
-        token = None if self.token is None else self.token.get_secret_value()
-        return RolloutClient(self.url, token, connect_s=self.connect_s, silence_s=self.silence_s)
 
-
-class AsyncGymRolloutImpl:
+class AsyncGymRolloutImpl(RolloutImpl):
     """Runs rollouts on a server. A group equals ``AsyncRolloutImpl``'s to the bit, apart from its timings.
 
     Chains travel whole, and everything else of a completion is derived from them here, as in the native way. What the
@@ -71,9 +55,10 @@ class AsyncGymRolloutImpl:
     def __init__(
         self, num_generations_per_root: int, gym: GymServerConfig | None, max_rollout_steps: int | None = None
     ) -> None:
-        self._count, self._max_steps = num_generations_per_root, max_rollout_steps
-        self._gym = self._validate_init_params(gym)
-        self._client = self._gym.client()
+        super().__init__(num_generations_per_root, max_rollout_steps)
+        self._gym = gym = self._validate_init_params(gym)
+        token = None if gym.token is None else gym.token.get_secret_value()
+        self._client = RolloutClient(gym.url, token, connect_s=gym.connect_s, silence_s=gym.silence_s)
         self._views = 0
 
     async def run_rollout(self, task: RolloutTask) -> RolloutGroupRecord:
@@ -82,32 +67,27 @@ class AsyncGymRolloutImpl:
         results = await self._run_rollouts(task, self._build_inputs(task))
         completions = tuple(self._result_to_completion(task, result) for result in results)
         metrics = self._compute_rollout_metrics(task, completions, perf_counter() - began)
-        metadata = {"recipe": task.recipe.name, "seed": task.seed, "num_generations": self._count}
-        return RolloutGroupRecord(task.index, task, completions, metadata, metrics)
+        return self._group(task, completions, metrics)
 
     async def aclose(self) -> None:
         """Close the running loop's connections."""
         await self._client.aclose()
 
     def _validate_init_params(self, gym: GymServerConfig | None) -> GymServerConfig:
-        if self._count < 1:
-            raise ConfigError(f"num_generations_per_root must be >= 1, got {self._count}")
-        if self._max_steps is not None and self._max_steps < 1:
-            raise ConfigError(f"max_rollout_steps must be >= 1, got {self._max_steps}")
         if gym is None:
             raise ConfigError("use_gym asks for a rollout server, and none is configured; give gym=GymServerConfig(…)")
         return gym
 
     def _build_inputs(self, task: RolloutTask) -> list[RolloutRequest]:
         """N rows that differ in index and seed; the recipe goes in full, so the server need not know its name."""
-        run = step_limited(task.recipe, self._max_steps, task.max_rollout_steps)
-        limit = None if run.horizon == task.recipe.horizon else run.horizon
+        horizon = self._limited(task).horizon
+        limit = None if horizon == task.recipe.horizon else horizon
         return [
             RolloutRequest(
                 sample_key=task.root.actor.identity.sample_key,
                 target=task.root.match.target.target_id,
                 recipe=task.recipe,
-                seed=derived_seed(task.seed, index),
+                seed=task.seed_of(index),
                 params=RolloutParams(max_rollout_steps=limit),
                 include=("chains",),
                 row_index=index,
@@ -119,7 +99,7 @@ class AsyncGymRolloutImpl:
         """Results in index order. What is missing is asked for again, a few times, under one deadline."""
         results: dict[int, RolloutResult] = {}
         key = uuid.uuid4().hex
-        retries = Retries(RetryLimits(self._gym.attempts, FIRST_PAUSE_S, LONGEST_PAUSE_S), key)
+        retries = Retries((key,), self._gym.attempts, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         why = "nothing was heard from the server"
         try:
             async with asyncio.timeout(self._gym.deadline_s):
@@ -154,22 +134,18 @@ class AsyncGymRolloutImpl:
                     elif answer.transient:
                         why = f"rollout {index}: {answer.error_class}: {answer.message}"
                     else:
-                        raise self._failed(task, answer)
+                        where = f"{task.root.name}: rollout {index} (seed {task.seed_of(index)}) failed on {url}"
+                        raise RolloutFailed(f"{where}: {answer.error_class}: {answer.message}")
         except ServerUnavailable as error:
             return str(error), error.retry_after_s
         return why, 0.0
-
-    def _failed(self, task: RolloutTask, failure: RequestFailure) -> RolloutFailed:
-        seed = derived_seed(task.seed, failure.row_index)
-        where = f"{task.root.name}: rollout {failure.row_index} (seed {seed}) failed on {self._client.url}"
-        return RolloutFailed(f"{where}: {failure.error_class}: {failure.message}")
 
     def _result_to_completion(self, task: RolloutTask, result: RolloutResult) -> RolloutCompletion:
         index = result.row_index or 0
         where = f"{task.root.name}: rollout {index} of {self._client.url}"
         if result.status == "refused":
             raise RolloutFailed(f"{where}: the target gets no rollout there: {result.refused_reason}")
-        seed = derived_seed(task.seed, index)
+        seed = task.seed_of(index)
         there = (result.sample_key, result.target_id, result.agent_ref.name, result.seed, result.root_error_m2)
         target = task.root.match.target.target_id
         error = task.root.oracle_state.target.root_error_m2
@@ -177,9 +153,8 @@ class AsyncGymRolloutImpl:
         chains: tuple[Chain, ...] = unpack(tuple[Chain, ...], from_text(result.chains or ""))
         if not chains:
             raise AnswerRefused(f"{where}: there is no chain in it")
-        recipe = step_limited(task.recipe, self._max_steps, task.max_rollout_steps)
         timings = {"score": 0.0, "select": 0.0} | result.timings_s
-        completion = completion_of(task, recipe, index, seed, chains, result.views_scored, timings)
+        completion = self._completion(task, index, chains, result.views_scored, timings)
         reward = completion.reward if math.isfinite(completion.reward) else None
         _refuse_difference(where, (result.reward,), (reward,))
         return completion
@@ -187,12 +162,8 @@ class AsyncGymRolloutImpl:
     def _compute_rollout_metrics(
         self, task: RolloutTask, completions: Sequence[RolloutCompletion], seconds: float
     ) -> Metrics:
-        began = perf_counter()
         self._views += sum(completion.views_scored for completion in completions)
-        metrics = group_metrics(task.recipe.name, completions)
-        metrics["per_worker_view_counts"] = {WORKER: self._views}
-        metrics |= timing_metrics(completions, seconds, began)
-        return metrics
+        return self._metrics(task, completions, {WORKER: self._views}, seconds)
 
 
 def _refuse_difference(where: str, there: tuple[object, ...], here: tuple[object, ...]) -> None:

@@ -16,21 +16,11 @@ from rollout_assets.metrics.summaries import Metrics
 from rollout_assets.rollouts.engine import Chain, EvaluatedState, Expansion, RolloutKey, ShellPath, expand
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
 from rollout_assets.rollouts.manager.batching import BatchLimits, EvaluationBatcher
-from rollout_assets.rollouts.manager.completions import (
-    RolloutCompletion,
-    RolloutGroupRecord,
-    RolloutImpl,
-    RolloutTask,
-    completion_of,
-    derived_seed,
-    group_metrics,
-    step_limited,
-    timing_metrics,
-)
+from rollout_assets.rollouts.manager.completions import RolloutCompletion, RolloutGroupRecord, RolloutImpl, RolloutTask
 from rollout_assets.rollouts.manager.gym import AsyncGymRolloutImpl, GymServerConfig
 
 
-class AsyncRolloutImpl:
+class AsyncRolloutImpl(RolloutImpl):
     """Runs rollouts in this process. All concurrent rollouts share one evaluator and its device launches.
 
     ``scorer`` evaluates states; its states are immutable, so rollouts share nothing they could change. One impl serves
@@ -44,13 +34,8 @@ class AsyncRolloutImpl:
         max_rollout_steps: int | None = None,
         limits: BatchLimits | None = None,
     ) -> None:
-        if num_generations_per_root < 1:
-            raise ConfigError(f"num_generations_per_root must be >= 1, got {num_generations_per_root}")
-        if max_rollout_steps is not None and max_rollout_steps < 1:
-            raise ConfigError(f"max_rollout_steps must be >= 1, got {max_rollout_steps}")
-        self._count = num_generations_per_root
+        super().__init__(num_generations_per_root, max_rollout_steps)
         self._scorer = scorer
-        self._max_steps = max_rollout_steps
         self._limits = limits or BatchLimits()
         self._batchers: WeakKeyDictionary[asyncio.AbstractEventLoop, EvaluationBatcher] = WeakKeyDictionary()
 
@@ -61,11 +46,10 @@ class AsyncRolloutImpl:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._run_single_rollout(task, index)) for index in range(self._count)]
         except BaseExceptionGroup as failures:
-            raise _first_failure(failures) from failures
+            raise failures.exceptions[0] from failures
         completions = tuple(rollout.result() for rollout in running)
         metrics = self._aggregate_rollout_metrics(task, completions, perf_counter() - began)
-        metadata = {"recipe": task.recipe.name, "seed": task.seed, "num_generations": self._count}
-        return RolloutGroupRecord(task.index, task, completions, metadata, metrics)
+        return self._group(task, completions, metrics)
 
     async def run_alone(self, task: RolloutTask) -> RolloutCompletion:
         """The root's first rollout, without a group and its metrics."""
@@ -78,10 +62,9 @@ class AsyncRolloutImpl:
             await batcher.aclose()
 
     async def _run_single_rollout(self, task: RolloutTask, traj_idx: int) -> RolloutCompletion:
-        seed = derived_seed(task.seed, traj_idx)
-        target_id = task.root.match.target.target_id
-        recipe = step_limited(task.recipe, self._max_steps, task.max_rollout_steps)
-        rollout = expand(recipe, RolloutKey(seed, task.root.actor.identity.sample_key, target_id))
+        seed = task.seed_of(traj_idx)
+        key = RolloutKey(seed, task.root.actor.identity.sample_key, task.root.match.target.target_id)
+        rollout = expand(self._limited(task), key)
         timings = {"score": 0.0, "select": 0.0}
         views = 0
         began = perf_counter()
@@ -98,7 +81,7 @@ class AsyncRolloutImpl:
         except Exception as error:
             raise RolloutFailed(f"{task.root.name}: rollout {traj_idx} (seed {seed}) failed: {error}") from error
         timings["total"] = perf_counter() - began
-        return completion_of(task, recipe, traj_idx, seed, chains, views, timings)
+        return self._completion(task, traj_idx, chains, views, timings)
 
     def _select_view(
         self, rollout: Expansion, states: Mapping[ShellPath, EvaluatedState]
@@ -112,11 +95,7 @@ class AsyncRolloutImpl:
     def _aggregate_rollout_metrics(
         self, task: RolloutTask, completions: Sequence[RolloutCompletion], seconds: float
     ) -> Metrics:
-        began = perf_counter()
-        metrics = group_metrics(task.recipe.name, completions)
-        metrics["per_worker_view_counts"] = self._batcher().per_worker_view_counts
-        metrics |= timing_metrics(completions, seconds, began)
-        return metrics
+        return self._metrics(task, completions, self._batcher().per_worker_view_counts, seconds)
 
     def _batcher(self) -> EvaluationBatcher:
         loop = asyncio.get_running_loop()
@@ -154,12 +133,3 @@ class RolloutManager:
     async def aclose(self) -> None:
         """Let go of the running loop's threads or connections."""
         await self._impl.aclose()
-
-
-def _first_failure(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The failure that a task group's siblings were cancelled for."""
-    for error in failures.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            return _first_failure(error)
-        return error
-    return failures

@@ -91,8 +91,7 @@ class RolloutClient:
         body = json.dumps({"rows": rows}).encode()
         async with self._answer("POST", "/run_rollouts", body, idempotency_key) as response:
             async for line in _lines(response):
-                answer = self._line(line)
-                if answer is not None:
+                if (answer := self._line(line)) is not None:
                     yield answer
 
     async def aclose(self) -> None:
@@ -132,9 +131,12 @@ class RolloutClient:
             return self._result(line, "a line")
         try:
             said = json.loads(line)
-            return None if "heartbeat" in said else _failure(said)
-        except (ValueError, KeyError, TypeError) as error:
-            raise AnswerRefused(f"{self.url}: a line cannot be read: {error!r}: {line[:80]!r}") from None
+            if "heartbeat" in said:
+                return None
+            index, error = int(said["_rowidx"]), said["error"]
+            return RequestFailure(index, str(error["class"]), str(error["message"]), bool(error["transient"]))
+        except (ValueError, KeyError, TypeError) as problem:
+            raise AnswerRefused(f"{self.url}: a line cannot be read: {problem!r}: {line[:80]!r}") from None
 
     def _result(self, answer: bytes, what: str = "the answer") -> RolloutResult:
         try:
@@ -169,11 +171,6 @@ def _retry_after(response: httpx.Response) -> float:
     except ValueError:
         return 0.0
     return min(max(seconds, 0.0), LONGEST_RETRY_AFTER_S) if math.isfinite(seconds) else 0.0
-
-
-def _failure(said: dict[str, Any]) -> RequestFailure:
-    error = said["error"]
-    return RequestFailure(int(said["_rowidx"]), str(error["class"]), str(error["message"]), bool(error["transient"]))
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:

@@ -17,7 +17,7 @@ import types
 from collections.abc import Callable
 from functools import cache
 from math import prod
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgpack
 import numpy as np
@@ -35,7 +35,6 @@ _HEADER = struct.Struct("<4sQ32s")
 
 _ZSTD = Zstd(level=1)
 
-T = TypeVar("T")
 Plain = Any
 """What msgpack knows: None, bool, int, float, str, bytes, list, and maps of these by str."""
 

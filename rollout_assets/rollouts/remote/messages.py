@@ -12,19 +12,19 @@ Index = Annotated[int, Field(ge=0)]
 Payload = Literal["chains", "record"]
 
 
-class _Message(BaseModel):
+class Message(BaseModel):
     """Unknown keys are refused. Keys that begin with an underscore are the collector's own stamps."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class AgentRef(_Message):
+class AgentRef(Message):
     """Who runs a request: a recipe by its name."""
 
     name: Annotated[str, Field(min_length=1)]
 
 
-class RolloutParams(_Message):
+class RolloutParams(Message):
     """What a request changes about its recipe; a field left out keeps the recipe's value."""
 
     max_rollout_steps: Annotated[int, Field(ge=1)] | None = None
@@ -36,7 +36,7 @@ class RolloutParams(_Message):
     min_sibling_distance_m: Annotated[float, Field(ge=0)] | None = None
 
 
-class RolloutRequest(_Message):
+class RolloutRequest(Message):
     """One rollout to run: a source row by key or index, a target by id or rank, and a recipe by name or in full.
 
     ``seed`` defaults to the campaign's own. ``include`` asks for payloads beside the plain result: the chains, or the
@@ -71,7 +71,7 @@ class RolloutRequest(_Message):
         return self.recipe.name if isinstance(self.recipe, RolloutRecipeConfig) else self.recipe
 
 
-class RolloutResult(_Message):
+class RolloutResult(Message):
     """One rollout run. Everything but ``timings_s`` is the same to the bit wherever and however often it is run.
 
     A target without a label gets no rollout: ``status`` is ``refused``, with the reason, and there is no reward.

@@ -17,49 +17,35 @@ import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Scope
+from starlette.types import Scope
 
-from rollout_assets.errors import RolloutAssetsError
 from rollout_assets.metrics.results import aggregate_results
-from rollout_assets.rollouts.remote.messages import RolloutRequest
+from rollout_assets.rollouts.remote.messages import Message, RolloutRequest
 from rollout_assets.serving.error_entries import error_entry, error_status
-from rollout_assets.serving.server.http_errors import (
-    RequestRefused,
-    log_failure,
-    on_failure,
-    on_gone,
-    on_http,
-    on_malformed,
-    on_refused,
-)
+from rollout_assets.serving.server.http_errors import HANDLERS, RequestRefused, log_failure
 from rollout_assets.serving.server.idempotency import IdempotencyCache
 from rollout_assets.serving.server.limits import Admission, Bodies, Gate
 from rollout_assets.serving.server.options import ServerOptions
-from rollout_assets.serving.server.streams import ClientGone, LineStream, while_client_waits
+from rollout_assets.serving.server.streams import LineStream, while_client_waits
 from rollout_assets.serving.service import RolloutService
 
 IDEMPOTENCY_KEY = "idempotency-key"
 MAX_KEY_CHARACTERS = 200
 
 
-class _Batch(BaseModel):
+class _Batch(Message):
     """The body of ``/run_rollouts``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     rows: Annotated[tuple[RolloutRequest, ...], Field(min_length=1)]
 
 
-class _Results(BaseModel):
+class _Results(Message):
     """The body of ``/aggregate_metrics``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     results: tuple[dict[str, Any], ...]
 
@@ -67,22 +53,14 @@ class _Results(BaseModel):
 def rollout_app(service: RolloutService, options: ServerOptions) -> Gate:
     """The ASGI application; its ``closing`` flag turns every further request away."""
     routes = _Routes(service, options)
-    app: ASGIApp = Starlette(
+    app = Starlette(
         routes=[
             Route("/health", routes.health),
             Route("/run", routes.run, methods=["POST"]),
             Route("/run_rollouts", routes.run_rollouts, methods=["POST"]),
             Route("/aggregate_metrics", routes.aggregate_metrics, methods=["POST"]),
         ],
-        exception_handlers={
-            RequestRefused: on_refused,
-            ValidationError: on_malformed,
-            HTTPException: on_http,
-            RolloutAssetsError: on_failure,
-            ClientDisconnect: on_gone,
-            ClientGone: on_gone,
-            Exception: on_failure,
-        },
+        exception_handlers=HANDLERS,
     )
     return Gate(app, options)
 

@@ -45,19 +45,6 @@ class FleetOptions:
     """Further arguments of ``rollout-assets serve``."""
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    deadline: float
-    allowed_s: float
-    stop: asyncio.Event | None
-
-    def goes_on(self) -> bool:
-        """Whether there is time left; a request to stop cancels the waiting."""
-        if self.stop is not None and self.stop.is_set():
-            raise asyncio.CancelledError
-        return monotonic() < self.deadline
-
-
 @asynccontextmanager
 async def server_fleet(options: FleetOptions, stop: asyncio.Event | None = None) -> AsyncIterator[tuple[str, ...]]:
     """Addresses of running, healthy servers; in the end all are stopped, in bounded time.
@@ -71,8 +58,7 @@ async def server_fleet(options: FleetOptions, stop: asyncio.Event | None = None)
             for number in range(options.count):
                 servers.append(ServerProcess(f"server {number}", Path(folder) / f"{number}", options))
             deadline = monotonic() + options.start_timeout_s
-            waiting = _Waiting(deadline, options.start_timeout_s, stop)
-            yield tuple([await server.ready(waiting) for server in servers])
+            yield tuple([await server.ready(deadline, stop) for server in servers])
         finally:
             _stop(servers, options.stop_timeout_s)
 
@@ -82,7 +68,7 @@ class ServerProcess:
 
     def __init__(self, name: str, folder: Path, options: FleetOptions) -> None:
         folder.mkdir()
-        self.name = name
+        self.name, self._allowed_s = name, options.start_timeout_s
         self._ready_file, self._log = folder / "ready", folder / "log"
         self._token = None if options.token_env is None else os.environ.get(options.token_env)
         serve = ["serve", "-c", options.campaign, "--port", "0", "--ready-file", str(self._ready_file)]
@@ -97,9 +83,11 @@ class ServerProcess:
                 start_new_session=True,
             )
 
-    async def ready(self, waiting: _Waiting) -> str:
-        """The address, once the server says that it is healthy."""
-        while waiting.goes_on():
+    async def ready(self, deadline: float, stop: asyncio.Event | None) -> str:
+        """The address, once the server says that it is healthy; ``stop`` cancels the waiting."""
+        while monotonic() < deadline:
+            if stop is not None and stop.is_set():
+                raise asyncio.CancelledError
             if (code := self.process.poll()) is not None:
                 raise ServerUnavailable(f"{self.name} ended with exit code {code} before it was ready{self._tail()}")
             if self._ready_file.exists():
@@ -108,7 +96,7 @@ class ServerProcess:
                     return url
             await asyncio.sleep(_POLL_S)
         raise ServerUnavailable(
-            f"{self.name} (process {self.process.pid}) was not healthy after {waiting.allowed_s:g} s{self._tail()}"
+            f"{self.name} (process {self.process.pid}) was not healthy after {self._allowed_s:g} s{self._tail()}"
         )
 
     def _tail(self) -> str:

@@ -12,13 +12,14 @@ from typing import Any
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import RolloutAssetsError, RowRefused
 from rollout_assets.serving.error_entries import INTERNAL, UNPROCESSABLE, error_entry, error_status
+from rollout_assets.serving.server.streams import ClientGone
 
 logger = logging.getLogger(__name__)
 
@@ -27,20 +28,20 @@ ROUTES = ("/health", "/run", "/run_rollouts", "/aggregate_metrics")
 _LOGGED_CHARACTERS = 300
 
 
-class RequestRefused(Exception):
+class RequestRefused(HTTPException):
     """A request that is not run: the status to answer with, and why."""
 
     def __init__(
         self, status: int, message: str, *, transient: bool = False, headers: Mapping[str, str] | None = None
     ) -> None:
-        self.status, self.message, self.transient, self.headers = status, message, transient, headers
-        super().__init__(message)
+        self.transient = transient
+        super().__init__(status, message, headers)
 
     def response(self, scope: Scope, logged: str | None = None) -> Response:
         """The answer; ``logged`` is the reason in the log when the message quotes what the client sent."""
-        entry = {"class": type(self).__name__, "message": self.message, "transient": self.transient}
-        log_failure(scope, self.status, type(self).__name__, logged or self.message)
-        return _error_response(scope, self.status, entry, self.headers)
+        entry = {"class": type(self).__name__, "message": self.detail, "transient": self.transient}
+        log_failure(scope, self.status_code, type(self).__name__, logged or self.detail)
+        return _error_response(scope, self.status_code, entry, self.headers)
 
 
 def log_failure(scope: Scope, status: int, kind: str, reason: str, error: Exception | None = None) -> None:
@@ -61,12 +62,6 @@ def log_failure(scope: Scope, status: int, kind: str, reason: str, error: Except
     )
 
 
-async def on_refused(request: Request, error: Exception) -> Response:
-    """Handler of ``RequestRefused``."""
-    assert isinstance(error, RequestRefused)
-    return error.response(request.scope)
-
-
 async def on_malformed(request: Request, error: Exception) -> Response:
     """Handler of a body that the route cannot read: 422 with every problem. The log has no values of the body."""
     assert isinstance(error, ValidationError)
@@ -84,8 +79,10 @@ async def on_malformed(request: Request, error: Exception) -> Response:
 
 
 async def on_http(request: Request, error: Exception) -> Response:
-    """Handler of unknown routes and methods."""
+    """Handler of ``RequestRefused``, and of unknown routes and methods."""
     assert isinstance(error, HTTPException)
+    if isinstance(error, RequestRefused):
+        return error.response(request.scope)
     message = f"{request.method} {request.url.path}: {error.detail.lower()}"
     return RequestRefused(error.status_code, message, headers=error.headers).response(request.scope, error.detail)
 
@@ -107,3 +104,14 @@ def _error_response(
     scope: Scope, status: int, entry: Mapping[str, Any], headers: Mapping[str, str] | None = None
 ) -> Response:
     return JSONResponse({"error": entry, "request_id": scope["request_id"]}, status, headers)
+
+
+HANDLERS = {
+    HTTPException: on_http,
+    ValidationError: on_malformed,
+    ClientDisconnect: on_gone,
+    ClientGone: on_gone,
+    RolloutAssetsError: on_failure,
+    Exception: on_failure,
+}
+"""Who answers for which error of a route."""

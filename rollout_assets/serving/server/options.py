@@ -5,15 +5,13 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
-from rollout_assets.config import Count, Seconds
+from rollout_assets.config import ConfigSection, Count, Seconds
 
 
-class ServerOptions(BaseModel):
+class ServerOptions(ConfigSection):
     """One server's settings. Beyond loopback it accepts no request without the token."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 0

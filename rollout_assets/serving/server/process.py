@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import FrameType
 
 import uvicorn
@@ -27,28 +27,26 @@ KEEP_ALIVE_S = 75
 CLOSING_S = 5.0
 """Time for the service's threads to end after the last request, and as long again for the interpreter."""
 
-OnReady = Callable[[str], None]
-
 
 def bind(options: ServerOptions) -> socket.socket:
     """A socket that holds the address but accepts no connection yet."""
-    where = f"{options.host} port {options.port}"
     try:
         family = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        with ExitStack() as closed_on_error:
+            listener = closed_on_error.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((options.host, options.port))
+            closed_on_error.pop_all()
+            return listener
     except OSError as error:
-        raise ServerError(f"cannot listen on {where}: {error.strerror or error}") from None
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((options.host, options.port))
-    except OSError as error:
-        listener.close()
+        problem = f"cannot listen on {options.host} port {options.port}: {error.strerror or error}"
         hint = "; --port 0 takes any free one" if error.errno == errno.EADDRINUSE else ""
-        raise ServerError(f"cannot listen on {where}: {error.strerror or error}{hint}") from None
-    return listener
+        raise ServerError(problem + hint) from None
 
 
-def run_server(service: RolloutService, options: ServerOptions, listener: socket.socket, on_ready: OnReady) -> None:
+def run_server(
+    service: RolloutService, options: ServerOptions, listener: socket.socket, on_ready: Callable[[str], None]
+) -> None:
     """Serve until SIGTERM or SIGINT. ``on_ready`` gets the address once kernels are loaded and requests are accepted.
 
     It ends within ``shutdown_s`` plus twice ``CLOSING_S``, whatever clients and device do.
