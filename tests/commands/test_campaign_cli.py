@@ -49,7 +49,7 @@ def test_a_campaign_from_plan_to_rollback(campaign, tmp_path):
     refused = run("campaign", "status", "-c", campaign)
     assert refused.returncode == 2 and "no plan yet; 'rollout-assets campaign plan' makes one" in refused.stderr
     planned = run("campaign", "plan", "-c", campaign)
-    assert "4 shards (4 new), 4 rows (2 train, 2 val), about 4 targets, 4 views a step" in planned.stdout
+    assert "4 shards (4 new), 4 source rows (2 train, 2 val), about 4 targets, 4 views a step" in planned.stdout
     assert "hours and gigabytes are known after the first shard" in planned.stdout
     unfinished = run("campaign", "promote", "-c", campaign)
     assert unfinished.returncode == 2 and unfinished.stderr.count("not built yet") == 4
