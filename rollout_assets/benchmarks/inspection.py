@@ -73,26 +73,16 @@ class Look:
 
 @dataclass(frozen=True)
 class InspectionBenchmark:
-    """Wall and processor seconds per look, best of three; exponents of processor time over rows; peak memory in MB."""
+    """Looks, best of three each, with the growth of processor time over rows; peak memory in MB."""
 
     rows: int
     small_rows: int
-    wall_s: dict[str, float]
-    cpu_s: dict[str, float]
-    exponents: dict[str, float]
     peak_mb: Annotated[float, Figure("peak memory", "{:,.0f} MB", "< 2,000 MB")]
     depth_images_s: Annotated[float, Figure("depth images looked at, 240 x 240", "{:,.0f} /s")]
+    looks: Annotated[tuple[Look, ...], Figure("time of each look")]
 
     def __str__(self) -> str:
         return f"inspection of {self.rows:,} candidates"
-
-    @property
-    def looks(self) -> Annotated[tuple[Look, ...], Figure("time of each look")]:
-        """The looks one by one."""
-        return tuple(
-            Look(name, wall_s, self.cpu_s[name], self.exponents[name], GOALS.get(name, ""))
-            for name, wall_s in self.wall_s.items()
-        )
 
 
 def benchmark_inspection(
@@ -115,19 +105,12 @@ def benchmark_inspection(
         images = _depth_rate(Path(name) / "depth.zarr")
         step()
     small, large = measured
-    sizes = (small.rows, large.rows)
-    return InspectionBenchmark(
-        rows=large.rows,
-        small_rows=small.rows,
-        wall_s={name: spent.wall for name, spent in large.seconds.items()},
-        cpu_s={name: spent.cpu for name, spent in large.seconds.items()},
-        exponents={
-            name: exponent(sizes, (max(small.seconds[name].cpu, 1e-4), spent.cpu))
-            for name, spent in large.seconds.items()
-        },
-        peak_mb=large.peak_mb,
-        depth_images_s=images,
-    )
+    growth = {
+        name: exponent((small.rows, large.rows), (max(small.seconds[name].cpu, 1e-4), spent.cpu))
+        for name, spent in large.seconds.items()
+    }
+    looks = tuple(Look(name, *spent, growth[name], GOALS.get(name, "")) for name, spent in large.seconds.items())
+    return InspectionBenchmark(large.rows, small.rows, large.peak_mb, images, looks)
 
 
 class _Measured(NamedTuple):

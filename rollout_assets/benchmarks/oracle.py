@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +20,6 @@ import torch
 from rollout_assets.benchmarks import oracle_workloads as workloads
 from rollout_assets.benchmarks.measure import Steps, in_new_process, least, peak_memory_mib, timed
 from rollout_assets.benchmarks.oracle_results import (
-    FULL,
-    QUICK,
     BenchmarkSizes,
     BruteComparison,
     Growth,
@@ -40,17 +38,10 @@ BUDGET = 1 << 29
 """Bytes for one device batch in the kernel measurements."""
 
 
-def benchmark_oracle(
-    quick: bool = False, device: str = "auto", seed: int = 0, progress: ProgressSink = SILENT
-) -> OracleBenchmark:
-    """Measure at the full sizes, or at smaller ones that take well under a minute."""
-    return run_oracle_benchmark(QUICK if quick else FULL, device=device, seed=seed, progress=progress)
-
-
 def run_oracle_benchmark(
     sizes: BenchmarkSizes, *, device: str = "auto", seed: int = 0, progress: ProgressSink = SILENT
 ) -> OracleBenchmark:
-    """Measure everything at ``sizes`` (QUICK or FULL)."""
+    """Measure everything at ``sizes``, for example QUICK or FULL."""
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -203,27 +194,19 @@ def _growths(device: str, seed: int, sizes: BenchmarkSizes) -> tuple[Growth, ...
         poses, camera, bvh = case.request.poses_world_camera, case.state.camera, case.state.scene.bvh
         return _seconds(device, lambda: render_depth(bvh, poses, camera, 0.001, 20.0))
 
-    return (
-        _growth("scene faces (rays)", sizes.growth_faces, rays_s),
-        _growth("target faces", sizes.growth_faces, lambda faces: candidates_s(faces=faces)),
-        _growth("points per view", sizes.growth_points, lambda points: candidates_s(view=points)),
-        _growth("candidates", sizes.growth_candidates, lambda count: candidates_s(candidates=count)),
+    measures: tuple[tuple[str, tuple[int, ...], Callable[[int], float]], ...] = (
+        ("scene faces (rays)", sizes.growth_faces, rays_s),
+        ("target faces", sizes.growth_faces, lambda faces: candidates_s(faces=faces)),
+        ("points per view", sizes.growth_points, lambda points: candidates_s(view=points)),
+        ("candidates", sizes.growth_candidates, lambda count: candidates_s(candidates=count)),
     )
-
-
-def _growth(what: str, sizes: Sequence[int], measure: Callable[[int], float]) -> Growth:
-    return Growth(what, tuple(sizes), tuple(measure(size) for size in sizes))
+    return tuple(Growth(what, steps, tuple(map(measure, steps))) for what, steps, measure in measures)
 
 
 def _second_process_s(device: str) -> tuple[float, float]:
     """Wall and CPU seconds from starting an interpreter to its first labels, imports included, kernels compiled."""
-    walls, cpus = [], []
-    for _ in range(3):
-        began = time.time()
-        ended, cpu = in_new_process(workloads.first_score, device)
-        walls.append(ended - began)
-        cpus.append(cpu)
-    return min(walls), min(cpus)
+    starts = [(time.time(), *in_new_process(workloads.first_score, device)) for _ in range(3)]
+    return min(ended - began for began, ended, _ in starts), min(cpu for *_, cpu in starts)
 
 
 def _two_process_speedup(device: str, seed: int, sizes: BenchmarkSizes) -> tuple[float, float]:

@@ -9,28 +9,16 @@ from pathlib import Path
 
 from rollout_assets.campaigns.markers import RowOutcome, SealedStore, validate_and_seal
 from rollout_assets.campaigns.plan import RolloutShardEntry, open_source, planned_rows
-from rollout_assets.config import CampaignConfig, SelectedDepthRetentionConfig
+from rollout_assets.config import CampaignConfig
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.generator import RolloutDatasetWriterStats, RolloutGenerator
 from rollout_assets.rollouts.records import SourceProvenance
 from rollout_assets.rollouts.roots import SceneLoader
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestContext
-from rollout_assets.rollouts.zarr_store.writer import (
-    OnStep,
-    RolloutZarrStoreWriter,
-    ignore_step,
-)
+from rollout_assets.rollouts.zarr_store.writer import OnStep, RolloutZarrStoreWriter, ignore_step
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
-
-__all__ = [
-    "RolloutDatasetWriter",
-    "RolloutDatasetWriterConfig",
-    "RolloutDatasetWriterStats",
-    "SelectedDepthRetentionConfig",
-    "WrittenShard",
-]
 
 RolloutDatasetWriterConfig = CampaignConfig
 """What a dataset is written from is the campaign itself."""

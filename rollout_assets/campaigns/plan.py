@@ -14,32 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from rollout_assets.campaigns.layout import (
-    ROLLOUT_SHARD_OWNER_FILENAME,
-    ROLLOUT_SHARD_SUCCESS_FILENAME,
-    CampaignLayout,
-)
+from rollout_assets.campaigns.layout import CampaignLayout, StoredModel
 from rollout_assets.config import CampaignConfig, Natural, Split, canonical_json
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import CampaignError, ShardDrift
 from rollout_assets.files import file_lock, publish_bytes, time_name
 from rollout_assets.sources.layout import FORMAT_VERSION, IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
-
-__all__ = [
-    "ROLLOUT_SHARD_MANIFEST_VERSION",
-    "ROLLOUT_SHARD_OWNER_FILENAME",
-    "ROLLOUT_SHARD_SUCCESS_FILENAME",
-    "RolloutShardEntry",
-    "RolloutShardRow",
-    "ShardPlan",
-    "entry_of",
-    "plan_rollout_shards",
-    "read_rollout_shard_manifest",
-    "write_rollout_shard_manifest_from_config",
-]
 
 ROLLOUT_SHARD_MANIFEST_VERSION: Literal["rollout-shard-manifest-v2"] = "rollout-shard-manifest-v2"
 """Version label for rollout generation JSONL shard manifests."""
@@ -51,10 +34,8 @@ PLAN_PATIENCE_S = 30.0
 _SHOWN = 3
 
 
-class RolloutShardRow(BaseModel):
+class RolloutShardRow(StoredModel):
     """One VIN offline source row that a rollout shard is built from."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     order: Natural
     sample_index: Natural
@@ -84,10 +65,8 @@ class RolloutShardRow(BaseModel):
         return self == RolloutShardRow.of(self.order, row)
 
 
-class RolloutShardEntry(BaseModel):
+class RolloutShardEntry(StoredModel):
     """One deterministic rollout generation shard entry."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     manifest_version: Literal["rollout-shard-manifest-v2"] = ROLLOUT_SHARD_MANIFEST_VERSION
     shard_id: Annotated[str, Field(pattern=r"^shard-\d{6,}$")]
@@ -209,11 +188,16 @@ def shard_id_of(number: int) -> str:
 
 def entry_of(config: CampaignConfig, shard_id: str) -> RolloutShardEntry:
     """One entry of a campaign's plan by shard id."""
-    entries = read_rollout_shard_manifest(config)
-    for entry in entries:
-        if entry.shard_id == shard_id:
-            return entry
-    raise CampaignError(f"no {shard_id} in the plan; it has {entries[0].shard_id} to {entries[-1].shard_id}")
+    entries = {entry.shard_id: entry for entry in read_rollout_shard_manifest(config)}
+    refuse_unplanned([shard_id], list(entries))
+    return entries[shard_id]
+
+
+def refuse_unplanned(shard_ids: Sequence[str], planned: Sequence[str]) -> None:
+    """Raise ``CampaignError`` if one of some shards is not among the planned ones."""
+    unplanned = [shard_id for shard_id in shard_ids if shard_id not in planned]
+    if unplanned:
+        raise CampaignError(f"no {', '.join(unplanned)} in the plan; it has {planned[0]} to {planned[-1]}")
 
 
 def open_source(config: CampaignConfig) -> VinOfflineStore:

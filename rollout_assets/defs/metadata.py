@@ -60,19 +60,7 @@ def frame_table(frame: pl.DataFrame) -> dg.TableMetadataValue:
 
 def findings_table(findings: Iterable[Finding]) -> dg.TableMetadataValue:
     """Findings as a table that names check, array and row."""
-    return table(
-        [
-            {
-                "check": finding.check,
-                "where": finding.where,
-                "row": "" if finding.row is None else str(finding.row),
-                "rows": finding.count,
-                "problem": finding.problem,
-                "value": finding.value,
-            }
-            for finding in findings
-        ]
-    )
+    return table([vars(finding) for finding in findings])
 
 
 def evidence(rows: dg.TableMetadataValue) -> Metadata:
@@ -118,7 +106,7 @@ def shard_metadata(config: CampaignConfig, entry: RolloutShardEntry, owner: Shar
         "skip_reasons": counts_table(lost),
         "bytes": 0 if owner.store is None else owner.store.bytes,
         "files": 0 if owner.store is None else owner.store.files,
-        "content_sha256": "" if owner.store is None else owner.store.content_sha256,
+        "content_sha256": owner.content_sha256 or "",
         "path": dg.MetadataValue.path("none: every row was skipped" if store is None else str(store)),
     }
 

@@ -80,16 +80,15 @@ def validated_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
     _refuse(step.shard_id, integrity.all_findings())
     owner = integrity.owner
     assert owner is not None  # markers that cannot be read are a finding
-    content = None if owner.store is None else owner.store.content_sha256
     return dg.MaterializeResult(
         metadata={
             **entry_hashes(step.config, step.entry),
             "dagster/row_count": integrity.num_candidates,
             "records": owner.records,
             "bytes": 0 if owner.store is None else owner.store.bytes,
-            "content_sha256": content or "",
+            "content_sha256": owner.content_sha256 or "",
         },
-        data_version=dg.DataVersion(validated_version(step.entry.sha256, content)),
+        data_version=dg.DataVersion(validated_version(step.entry.sha256, owner.content_sha256)),
     )
 
 

@@ -53,11 +53,10 @@ def shard_check_keys(keys: CampaignKeys) -> list[dg.AssetCheckKey]:
 
 
 def _checks(keys: CampaignKeys, group: CheckGroup) -> dg.AssetChecksDefinition:
-    key = keys.key(group.asset)
     specs = [
         dg.AssetCheckSpec(
             check,
-            asset=key,
+            asset=keys.key(group.asset),
             description=promise,
             blocking=group.blocking,
             partitions_def=keys.partitions if group.partitioned else None,
@@ -73,7 +72,6 @@ def _checks(keys: CampaignKeys, group: CheckGroup) -> dg.AssetChecksDefinition:
     )
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         with failures_for_dagster():
-            for verdict in load(group.evaluate)(load("step.CampaignStep").of_run(keys, context)):
-                yield verdict.result(key)
+            yield from load(group.evaluate)(load("step.CampaignStep").of_run(keys, context))
 
     return checks
