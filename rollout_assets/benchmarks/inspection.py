@@ -11,22 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+from rollout_assets import rollouts
 from rollout_assets.benchmarks.measure import Seconds, Steps, exponent, in_new_process, least, peak_memory_mib
 from rollout_assets.benchmarks.results import Figure
 from rollout_assets.benchmarks.store_workloads import bench_records
 from rollout_assets.config import SelectedDepthRetentionConfig
-from rollout_assets.inspection.audit import candidate_audit_rows, target_audit_rows
-from rollout_assets.inspection.depth import selected_depth_extremes, selected_depth_summary_rows
-from rollout_assets.inspection.diff import diff_stores
-from rollout_assets.inspection.explain import explain
-from rollout_assets.inspection.objectives import rollout_step_objective_rows
-from rollout_assets.inspection.readiness import training_readiness
-from rollout_assets.inspection.summary import (
-    candidate_group_summary_rows,
-    rollout_tree_summary_rows,
-    validity_waterfall_rows,
-)
-from rollout_assets.inspection.suspicious import suspicious_rollout_rows
+from rollout_assets.inspection.depth import selected_depth_extremes
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.reports.store_report import write_store_report
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
@@ -42,18 +32,20 @@ DEPTH_HW = (240, 240)
 REPORT = "report"
 
 LOOKS: dict[str, Callable[[RolloutZarrStoreReader], Any]] = {
-    "candidate_audit_rows": candidate_audit_rows,
-    "target_audit_rows": target_audit_rows,
-    "validity_waterfall_rows": validity_waterfall_rows,
-    "candidate_group_summary_rows": candidate_group_summary_rows,
-    "candidate_group_summary_rows, by target": lambda reader: candidate_group_summary_rows(reader, "target_id"),
-    "rollout_step_objective_rows": rollout_step_objective_rows,
-    "rollout_tree_summary_rows": rollout_tree_summary_rows,
-    "selected_depth_summary_rows": selected_depth_summary_rows,
-    "suspicious_rollout_rows": suspicious_rollout_rows,
-    "training_readiness": training_readiness,
-    "explain": lambda reader: explain(reader, reader.num_rows("candidates") // 2),
-    "diff_stores, with itself": lambda reader: diff_stores(reader, reader),
+    "candidate_audit_rows": rollouts.candidate_audit_rows,
+    "target_audit_rows": rollouts.target_audit_rows,
+    "validity_waterfall_rows": rollouts.validity_waterfall_rows,
+    "candidate_group_summary_rows": rollouts.candidate_group_summary_rows,
+    "candidate_group_summary_rows, by target": lambda reader: rollouts.candidate_group_summary_rows(
+        reader, "target_id"
+    ),
+    "rollout_step_objective_rows": rollouts.rollout_step_objective_rows,
+    "rollout_tree_summary_rows": rollouts.rollout_tree_summary_rows,
+    "selected_depth_summary_rows": rollouts.selected_depth_summary_rows,
+    "suspicious_rollout_rows": rollouts.suspicious_rollout_rows,
+    "training_readiness": rollouts.training_readiness,
+    "explain": lambda reader: rollouts.explain(reader, reader.num_rows("candidates") // 2),
+    "diff_stores, with itself": lambda reader: rollouts.diff_stores(reader, reader),
 }
 """What is measured, by name."""
 

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -49,16 +49,8 @@ class RolloutShardRow(StoredModel):
     @classmethod
     def of(cls, order: int, row: IndexRow) -> RolloutShardRow:
         """The row of a source index, at its place in a shard."""
-        return cls(
-            order=order,
-            sample_index=row.sample_index,
-            sample_key=row.sample_key,
-            scene_id=row.scene_id,
-            snippet_id=row.snippet_id,
-            split=row.split,
-            source_shard_id=row.shard_id,
-            source_shard_row=row.row,
-        )
+        same = row.model_dump(exclude={"shard_id", "row"})
+        return cls(order=order, **same, source_shard_id=row.shard_id, source_shard_row=row.row)
 
     def is_row(self, row: IndexRow) -> bool:
         """Whether a source row is still the one that was planned."""
@@ -124,7 +116,7 @@ def plan_rollout_shards(
     entries = list(existing)
     for split in dict.fromkeys(config.source.splits):
         rows = [row for row in store.rows(split) if row.sample_index not in planned]
-        split_hash = store.split_manifest_hash(split)
+        origin = _origin(config, store, split)
         for start in range(0, len(rows), config.shards.rows_per_shard):
             part = rows[start : start + config.shards.rows_per_shard]
             entries.append(
@@ -132,11 +124,8 @@ def plan_rollout_shards(
                     shard_id=shard_id_of(len(entries)),
                     split=split,
                     rows=tuple(RolloutShardRow.of(order, row) for order, row in enumerate(part)),
-                    writer_config_hash=config.writer_config_hash,
-                    source_manifest_hash=store.source_manifest_hash,
                     source_cache_version=str(FORMAT_VERSION),
-                    split_manifest_hash=split_hash,
-                    source_store_dir=str(store.root),
+                    **origin,
                 )
             )
     return tuple(entries)
@@ -247,18 +236,18 @@ def _of_config(
     """The same shards under this config's hash; unchanged if they already are."""
     if not any(entry.config_change(config) for entry in entries):
         return entries
-    split_hashes = {entry.split: store.split_manifest_hash(entry.split) for entry in entries}
-    return tuple(
-        entry.model_copy(
-            update={
-                "writer_config_hash": config.writer_config_hash,
-                "source_manifest_hash": store.source_manifest_hash,
-                "split_manifest_hash": split_hashes[entry.split],
-                "source_store_dir": str(store.root),
-            }
-        )
-        for entry in entries
-    )
+    origins = {split: _origin(config, store, split) for split in {entry.split for entry in entries}}
+    return tuple(entry.model_copy(update=origins[entry.split]) for entry in entries)
+
+
+def _origin(config: CampaignConfig, store: VinOfflineStore, split: str) -> dict[str, Any]:
+    """What an entry says about the campaign and the source that it is planned for."""
+    return {
+        "writer_config_hash": config.writer_config_hash,
+        "source_manifest_hash": store.source_manifest_hash,
+        "split_manifest_hash": store.split_manifest_hash(split),
+        "source_store_dir": str(store.root),
+    }
 
 
 def _parse(path: Path, data: bytes) -> tuple[RolloutShardEntry, ...]:

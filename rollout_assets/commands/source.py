@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -44,15 +44,18 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build synthetic homes, walked through and seen by a camera, as a source store with its meshes."""
-    config = _synthetic_config(
-        scenes=scenes,
-        snippets_per_scene=snippets,
-        faces=faces,
-        seed=seed,
-        evidence=evidence,
-        furniture_dir=furniture,
-        workers=workers,
-    )
+    try:
+        config = SyntheticConfig(
+            scenes=scenes,
+            snippets_per_scene=snippets,
+            faces=faces,
+            seed=seed,
+            evidence=evidence,
+            furniture_dir=furniture,
+            workers=workers,
+        )
+    except ValidationError as error:
+        raise ConfigError(problems_text(error, SyntheticConfig)) from None
     with progress_bars() as progress:
         summary = build_synthetic_store(store, config, progress, overwrite=overwrite)
     show(summary, as_json, _show_summary)
@@ -137,13 +140,6 @@ def _show_scenes(summary: StoreSummary) -> None:
     total = sum(summary.rows_per_split.values())
     place = f"{len(summary.scenes)} scenes in {summary.num_shards} shards"
     say(f"{total} rows ({splits}) of {place}; points, boxes and poses are means per row")
-
-
-def _synthetic_config(**options: Any) -> SyntheticConfig:
-    try:
-        return SyntheticConfig(**options)
-    except ValidationError as error:
-        raise ConfigError(problems_text(error, SyntheticConfig)) from None
 
 
 def _show_summary(summary: SyntheticSummary) -> None:

@@ -102,7 +102,7 @@ def test_rows_that_changed_under_the_plan_are_refused_until_planned_anew(tmp_pat
 
 def test_a_plan_without_rows_is_refused(tmp_path):
     campaign = fake_campaign(tmp_path, [("train", 2)], source={"splits": ["val"]})
-    with pytest.raises(CampaignError, match="no rows in split val"):
+    with pytest.raises(CampaignError, match="no source rows in split val"):
         campaign.plan()
 
 
