@@ -9,6 +9,34 @@ from hypothesis import settings
 settings.register_profile("repository", database=None, derandomize=True, deadline=None)
 settings.load_profile("repository")
 
+QUICK = (
+    *(
+        "test_config.py",
+        "test_files.py",
+        "test_randomness.py",
+        "front/test_docs.py",
+        "candidates",
+        "geometry",
+        "metrics",
+    ),
+    *("targets", "oracle/test_fusion.py", "oracle/test_raycast.py", "oracle/test_scene.py", "oracle/test_scorer.py"),
+    *("oracle/test_surface_error.py", "sources/test_meshes.py", "sources/test_layout.py", "synthetic/test_snippets.py"),
+    *("rollouts/test_engine.py", "rollouts/test_policies.py", "rollouts/remote", "campaigns/test_plan.py"),
+    *("rollouts/zarr_store/test_store_schema.py", "rollouts/zarr_store/test_store_round_trip.py"),
+    *("rollouts/zarr_store/test_store_row_chunks.py", "rollouts/zarr_store/test_store_training_view.py"),
+    *("inspection/test_tables.py", "inspection/test_suspicious.py", "inspection/test_explain.py"),
+    *("collection/test_inputs.py", "collection/test_aggregation.py", "serving/test_request_log.py"),
+)
+"""Files and folders of tests that are marked quick: every room, and nothing that starts campaigns or processes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        path = item.path.relative_to(here)
+        if any(path.is_relative_to(quick) for quick in QUICK) and item.get_closest_marker("slow") is None:
+            item.add_marker("quick")
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """A run without a browser says so at its end, because a skipped test is easily overlooked."""

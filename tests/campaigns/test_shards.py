@@ -127,7 +127,7 @@ def test_a_changed_config_is_refused_before_any_work_and_rebuilt_after_planning(
     changed = fake_campaign(copy.config.shards.output_dir, [("train", 1)], seed=5)
     with pytest.raises(ShardDrift, match=r"planned for writer config .* 'rollout-assets campaign plan' plans"):
         changed.run(entry)
-    assert state_of(changed).state == "incomplete" and "has changed" in state_of(changed).reason
+    assert state_of(changed).state == "incomplete" and "the campaign now has" in state_of(changed).reason
     result = changed.run(changed.plan().entries[0])
     assert result.outcome == "built" and "built with writer config" in result.set_aside[0].reason
 

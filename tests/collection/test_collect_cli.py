@@ -82,7 +82,10 @@ def test_a_campaigns_rows_are_collected_from_a_server(tmp_path, tiny_campaign, t
             ("collect", "r", "-o", "o.jsonl", "--set", "num_servers=2", "--set", 'server_urls=["http://x"]'),
             "give one of the two",
         ),
-        (("collect", "r", "-o", "o.jsonl", "--servers", "0"), "num_servers = 0: input should be greater than"),
+        (
+            ("collect", "r", "-o", "o.jsonl", "--servers", "0"),
+            "num_servers: input should be greater than",
+        ),
         (("collect", "r", "-o", "o.jsonl", "--servers", "two"), "must start with http:// or https://, got 'two'"),
         (("collect", "r", "-o", "o.jsonl", "--repeats", "many"), "--repeats must be a number or AGENT=N,…, got 'many'"),
         (("collect", "r", "-o", "o.jsonl", "--set", "limit"), "--set must be KEY=VALUE, got 'limit'"),
