@@ -23,44 +23,26 @@ INTERNAL_ERROR = 1
 """Exit code when the program itself is at fault."""
 
 VERBS = {
-    "source": ("source", "Build, extend, look at and check source stores."),
-    "config": ("config", "Show, hash and validate campaign files."),
-    "campaign": ("campaign", "Plan, run, watch and promote the shards of a campaign."),
-    "store": ("store", "Look into, check and export rollout stores."),
-    "inspect": ("inspect", "See what is in a rollout store, what was lost on the way, and what looks wrong."),
-    "bench": ("bench", "Measure speed and exactness on this machine."),
-    "report": ("report", "Write one self-contained page about a store; with --rollout, that rollout in 3-D."),
-    "rollout": (
-        "rollout",
-        "Run one root: pick a target, offer views, score them, take one, go on; and show every step.",
-    ),
-    "serve": (
-        "serve",
-        "Run a campaign's rollouts for others over HTTP: /health, /run, /run_rollouts, /aggregate_metrics.",
-    ),
-    "collect": (
-        "collect",
-        "Run many rollouts and keep each as a JSON line: in this process, from servers, or from servers started for "
-        "it.",
-    ),
-    "aggregate": (
-        "aggregate",
-        "Metrics per agent and task over all result files, into OUT_aggregate_metrics.json; needs no server.",
-    ),
-    "demo": (
-        "demo",
-        "Go all the way through Dagster: synthetic homes, shards with their checks, one promoted store per split.",
-    ),
-    "ui": (
-        "dagster",
-        "Start the Dagster UI and its daemon on this machine only, and open http://127.0.0.1:3000 yourself.",
-    ),
-    "ci": (
-        "dagster",
-        "Plan, build, check and promote a campaign through Dagster; exit code 2 if an error-level check fails.",
-    ),
+    "source": "Build, extend, look at and check source stores.",
+    "config": "Show, hash and validate campaign files.",
+    "campaign": "Plan, run, watch and promote the shards of a campaign.",
+    "store": "Look into, check and export rollout stores.",
+    "inspect": "See what is in a rollout store, what was lost on the way, and what looks wrong.",
+    "bench": "Measure speed and exactness on this machine.",
+    "report": "Write one self-contained page about a store; with --rollout, that rollout in 3-D.",
+    "rollout": "Run one root: pick a target, offer views, score them, take one, go on; and show every step.",
+    "serve": "Run a campaign's rollouts for others over HTTP: /health, /run, /run_rollouts, /aggregate_metrics.",
+    "collect": "Run many rollouts and keep each as a JSON line: in this process, from servers, or from servers "
+    "started for it.",
+    "aggregate": "Metrics per agent and task over all result files, into OUT_aggregate_metrics.json; needs no server.",
+    "demo": "Go all the way through Dagster: synthetic homes, shards with their checks, one promoted store per split.",
+    "ui": "Start the Dagster UI and its daemon on this machine only, and open http://127.0.0.1:3000 yourself.",
+    "ci": "Plan, build, check and promote a campaign through Dagster; exit code 2 if an error-level check fails.",
 }
-"""Verb -> its module in ``commands/`` and its line in ``--help``, which is the first paragraph of the verb's own."""
+"""Verb -> its line in ``--help``, which is the first paragraph of the verb's own."""
+
+MODULES = {"ui": "dagster", "ci": "dagster"}
+"""Verb -> its module in ``commands/``, where that is not called like the verb."""
 
 EXTRAS = {
     "serve": ("httpx", "starlette", "trimesh", "uvicorn", "warp"),
@@ -88,7 +70,7 @@ class LazyGroup(TyperGroup):
 
 def load_verb(verb: str) -> Any:
     """The command of a verb, from its module: the module's ``app``, or its function of that name."""
-    module = import_module(f"rollout_assets.commands.{VERBS[verb][0]}")
+    module = import_module(f"rollout_assets.commands.{MODULES.get(verb, verb)}")
     holder = typer.Typer(rich_markup_mode="rich")
     if hasattr(module, "app"):
         holder.add_typer(module.app, name=verb)
@@ -104,7 +86,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for _verb, (_, _help) in VERBS.items():
+for _verb, _help in VERBS.items():
     app.command(_verb, help=_help)(lambda: None)
 
 

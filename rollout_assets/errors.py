@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 
 class RolloutAssetsError(Exception):
@@ -54,6 +54,17 @@ def _with_state(kind: type[RolloutAssetsError], message: str, state: dict[str, A
     return error
 
 
+class _WithProblems(RolloutAssetsError):
+    """An error that lists every problem, one a line, after a summary."""
+
+    summary: ClassVar[str]
+
+    def __init__(self, where: str, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        shown = "".join(f"\n  - {problem}" for problem in self.problems)
+        super().__init__(f"{where}: {self.summary.format(count=len(self.problems))}{shown}")
+
+
 class ConfigError(RolloutAssetsError):
     """A campaign file or a value in it cannot be used."""
 
@@ -62,14 +73,10 @@ class SourceError(RolloutAssetsError):
     """The VIN source store cannot be used."""
 
 
-class SourceDamaged(SourceError):
+class SourceDamaged(_WithProblems, SourceError):
     """A source store that disagrees with its format; ``problems`` lists everything found, not only the first."""
 
-    def __init__(self, where: str, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
-        shown = "".join(f"\n  - {problem}" for problem in self.problems)
-        noun = "problem" if len(self.problems) == 1 else "problems"
-        super().__init__(f"{where}: {len(self.problems)} {noun}{shown}")
+    summary = "{count} problem(s)"
 
 
 class SourceRowMissing(SourceError):
@@ -139,13 +146,10 @@ class ShardFailed(CampaignError):
     """A shard could not be built; nothing partial of it is visible, and it can be tried again."""
 
 
-class PromotionRefused(CampaignError):
+class PromotionRefused(_WithProblems, CampaignError):
     """Shards that cannot become a promoted store; ``problems`` lists every reason."""
 
-    def __init__(self, where: str, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
-        shown = "".join(f"\n  - {problem}" for problem in self.problems)
-        super().__init__(f"{where}: promotion refused{shown}")
+    summary = "promotion refused"
 
 
 class RolloutFailed(RolloutAssetsError):
@@ -194,13 +198,10 @@ class CollectionError(RolloutAssetsError):
     """A batch collection, its servers or its files cannot be used as asked."""
 
 
-class InputsRefused(CollectionError):
+class InputsRefused(_WithProblems, CollectionError):
     """Input lines that cannot be run; ``problems`` lists every one with its line."""
 
-    def __init__(self, where: str, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
-        shown = "".join(f"\n  - {problem}" for problem in self.problems)
-        super().__init__(f"{where}: {len(self.problems)} line(s) cannot be run{shown}")
+    summary = "{count} line(s) cannot be run"
 
 
 class ResultsRefused(CollectionError):

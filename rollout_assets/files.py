@@ -63,11 +63,9 @@ def replace_bytes(path: Path, content: bytes) -> None:
         raise
 
 
-def publish_json(path: Path, payload: Any) -> str:
-    """Write indented, sorted JSON, whole or not at all; returns the SHA-256 of its bytes."""
-    data = json.dumps(payload, indent=2, sort_keys=True, allow_nan=False).encode("ascii") + b"\n"
-    publish_bytes(path, data)
-    return hashlib.sha256(data).hexdigest()
+def publish_json(path: Path, payload: Any) -> None:
+    """Write indented, sorted JSON, whole or not at all."""
+    publish_bytes(path, json.dumps(payload, indent=2, sort_keys=True, allow_nan=False).encode("ascii") + b"\n")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import asyncio
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -56,12 +57,10 @@ def benchmark_collection(
 ) -> CollectionBenchmark:
     """Measure a campaign, or a tiny one made for it, with ``rows`` rollouts a turn and side."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
         if campaign is None:
-            build_tiny_source(folder, TINY_ROWS)
-        file = str(write_tiny_campaign(folder, "tiny")) if campaign is None else campaign
-        config = load_campaign(file)
-        pairs = asyncio.run(_measure(config, file, rows, in_flight, progress))
+            campaign = str(write_tiny_campaign(Path(name), build_tiny_source(Path(name), TINY_ROWS)))
+        config = load_campaign(campaign)
+        pairs = asyncio.run(_measure(config, campaign, rows, in_flight, progress))
     local, remote = zip(*pairs, strict=True)
     ratio = median(there / here for here, there in pairs)
     return CollectionBenchmark(config.name, rows, in_flight, median(local), median(remote), ratio)
@@ -78,14 +77,9 @@ async def _measure(
     async with server_fleet(FleetOptions(campaign, 1, START_S, STOP_S)) as urls:
         there = RemoteAgent(urls)
         for turn in range(TURNS + 1):
-            requests = [
-                RolloutRequest(
-                    source_row=source_rows[seed % len(source_rows)],
-                    recipe=config.recipes[seed % len(config.recipes)],
-                    seed=seed,
-                )
-                for seed in range(1_000_000 * turn, 1_000_000 * turn + rows)
-            ]
+            seeds = range(1_000_000 * turn, 1_000_000 * turn + rows)
+            places = zip(seeds, cycle(source_rows), cycle(config.recipes), strict=False)
+            requests = [RolloutRequest(source_row=row, recipe=recipe, seed=seed) for seed, row, recipe in places]
             pairs.append((await _rate(here, requests, in_flight), await _rate(there, requests, in_flight)))
             progress(ProgressEvent("measuring", turn + 1, TURNS + 1, unit="turns"))
         await there.aclose()

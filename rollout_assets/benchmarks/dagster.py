@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from time import perf_counter, process_time
 from typing import Annotated
 
-from rollout_assets.benchmarks.measure import Steps
+from rollout_assets.benchmarks.measure import Steps, timed
 from rollout_assets.benchmarks.results import Figure
+from rollout_assets.campaigns.plan import shard_id_of
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.run import run_campaign
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.defs.checks.store import SECOND_OPINIONS
 from rollout_assets.defs.headless import HeadlessRunner, materialize_campaign
 from rollout_assets.defs.keys import OBSERVE, PLAN, SHARD
-from rollout_assets.files import remove_path
+from rollout_assets.errors import CampaignError
 from rollout_assets.inspection.second_opinion import second_opinion
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.reports.store_report import write_store_report
@@ -59,27 +60,21 @@ def measure_dagster_overhead(shards: int = 40, progress: ProgressSink = SILENT) 
     """Run ``shards`` one-row shards both ways in this process, after one that warms up kernels and imports."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        build_tiny_source(folder, shards + 2)
-        plain, dagster = (write_tiny_campaign(folder, name) for name in ("plain", "dagster"))
+        source = build_tiny_source(folder, shards + 2)
+        plain, dagster = (write_tiny_campaign(folder, source, way) for way in ("plain", "dagster"))
         config = load_campaign(plain)
         run_campaign(config, shard_ids=["shard-000000"])
-        step = Steps(progress, "bench dagster", 2, "ways")
-        step("without Dagster")
-        shard_ids = [f"shard-{number:06d}" for number in range(1, shards + 1)]
-        began, cpu = perf_counter(), process_time()
-        assert run_campaign(config, shard_ids=shard_ids).ok
-        plain_s, plain_cpu_s = (perf_counter() - began) / shards, (process_time() - cpu) / shards
-        step("with Dagster")
+        shard_ids = [shard_id_of(number) for number in range(1, shards + 1)]
         runner = HeadlessRunner(str(dagster), str(folder / "home"))
         with runner.session():
             for job, shard in ((OBSERVE, None), (PLAN, None), (SHARD, "shard-000000")):
-                assert runner.run(job, shard).ok
-            began, cpu = perf_counter(), process_time()
-            assert all(runner.run(SHARD, shard).ok for shard in shard_ids)
-            dagster_s, dagster_cpu_s = (perf_counter() - began) / shards, (process_time() - cpu) / shards
-        remove_path(folder / "home")
-        step()
-    return DagsterOverhead(shards, plain_s, dagster_s, plain_cpu_s, dagster_cpu_s)
+                _succeed(runner.run(job, shard).ok)
+            return _compare(
+                lambda: _succeed(run_campaign(config, shard_ids=shard_ids).ok),
+                lambda: _succeed(all(runner.run(SHARD, shard).ok for shard in shard_ids)),
+                shards,
+                progress,
+            )
 
 
 def measure_demo_overhead(source: Path, progress: ProgressSink = SILENT) -> DagsterOverhead:
@@ -89,31 +84,43 @@ def measure_demo_overhead(source: Path, progress: ProgressSink = SILENT) -> Dags
     """
     with tempfile.TemporaryDirectory() as name:
         warm, plain, dagster = (_copy_demo(Path(name) / way, source) for way in ("warm", "plain", "dagster"))
-        run_campaign(load_campaign(warm), shard_ids=["shard-000000"])
-        step = Steps(progress, "bench dagster", 2, "ways")
-        step("without Dagster")
-        began, cpu = perf_counter(), process_time()
-        shards = _plainly(load_campaign(plain))
-        plain_s, plain_cpu_s = perf_counter() - began, process_time() - cpu
-        step("with Dagster")
-        began, cpu = perf_counter(), process_time()
-        assert materialize_campaign(dagster, home=Path(name) / "home").ok
-        dagster_s, dagster_cpu_s = perf_counter() - began, process_time() - cpu
-        step()
-    counted = (plain_s, dagster_s, plain_cpu_s, dagster_cpu_s)
-    return DagsterOverhead(shards, *(seconds / shards for seconds in counted))
+        planned = run_campaign(load_campaign(warm), shard_ids=["shard-000000"]).planned
+        return _compare(
+            lambda: _run_plainly(load_campaign(plain)),
+            lambda: _succeed(materialize_campaign(dagster, home=Path(name) / "home").ok),
+            planned,
+            progress,
+        )
 
 
-def _plainly(config: CampaignConfig) -> int:
-    """What the graph does, by calling the rooms below; returns the number of shards."""
-    assert run_campaign(config).ok
+def _compare(
+    plain: Callable[[], None], dagster: Callable[[], None], shards: int, progress: ProgressSink
+) -> DagsterOverhead:
+    step = Steps(progress, "bench dagster", 2, "ways")
+    step("without Dagster")
+    without = timed(plain)
+    step("with Dagster")
+    through = timed(dagster)
+    step()
+    return DagsterOverhead(
+        shards, without.wall / shards, through.wall / shards, without.cpu / shards, through.cpu / shards
+    )
+
+
+def _succeed(ok: bool) -> None:
+    if not ok:
+        raise CampaignError("a measured run failed, so its time means nothing; look at the machine's disk and memory")
+
+
+def _run_plainly(config: CampaignConfig) -> None:
+    """What the graph does, by calling the rooms below."""
+    _succeed(run_campaign(config).ok)
     version = promote_rollout_campaign(config).version
     for child in version.children:
         validate_rollout_zarr_store(child, deep=True).raise_if_wrong()
         reader = RolloutZarrStoreReader(child)
         write_store_report(reader, config.shards.output_dir / f"{child.name}.html")
-        assert second_opinion(reader, 1.0, version.number, config, limit=SECOND_OPINIONS).agrees
-    return len(version.shard_ids)
+        _succeed(second_opinion(reader, 1.0, version.number, config, limit=SECOND_OPINIONS).agrees)
 
 
 def _copy_demo(folder: Path, source: Path) -> Path:

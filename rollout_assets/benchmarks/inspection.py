@@ -11,22 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+from rollout_assets import rollouts
 from rollout_assets.benchmarks.measure import Seconds, Steps, exponent, in_new_process, least, peak_memory_mib
 from rollout_assets.benchmarks.results import Figure
 from rollout_assets.benchmarks.store_workloads import bench_records
 from rollout_assets.config import SelectedDepthRetentionConfig
-from rollout_assets.inspection.audit import candidate_audit_rows, target_audit_rows
-from rollout_assets.inspection.depth import selected_depth_extremes, selected_depth_summary_rows
-from rollout_assets.inspection.diff import diff_stores
-from rollout_assets.inspection.explain import explain
-from rollout_assets.inspection.objectives import rollout_step_objective_rows
-from rollout_assets.inspection.readiness import training_readiness
-from rollout_assets.inspection.summary import (
-    candidate_group_summary_rows,
-    rollout_tree_summary_rows,
-    validity_waterfall_rows,
-)
-from rollout_assets.inspection.suspicious import suspicious_rollout_rows
+from rollout_assets.inspection.depth import selected_depth_extremes
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.reports.store_report import write_store_report
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
@@ -42,18 +32,20 @@ DEPTH_HW = (240, 240)
 REPORT = "report"
 
 LOOKS: dict[str, Callable[[RolloutZarrStoreReader], Any]] = {
-    "candidate_audit_rows": candidate_audit_rows,
-    "target_audit_rows": target_audit_rows,
-    "validity_waterfall_rows": validity_waterfall_rows,
-    "candidate_group_summary_rows": candidate_group_summary_rows,
-    "candidate_group_summary_rows, by target": lambda reader: candidate_group_summary_rows(reader, "target_id"),
-    "rollout_step_objective_rows": rollout_step_objective_rows,
-    "rollout_tree_summary_rows": rollout_tree_summary_rows,
-    "selected_depth_summary_rows": selected_depth_summary_rows,
-    "suspicious_rollout_rows": suspicious_rollout_rows,
-    "training_readiness": training_readiness,
-    "explain": lambda reader: explain(reader, reader.num_rows("candidates") // 2),
-    "diff_stores, with itself": lambda reader: diff_stores(reader, reader),
+    "candidate_audit_rows": rollouts.candidate_audit_rows,
+    "target_audit_rows": rollouts.target_audit_rows,
+    "validity_waterfall_rows": rollouts.validity_waterfall_rows,
+    "candidate_group_summary_rows": rollouts.candidate_group_summary_rows,
+    "candidate_group_summary_rows, by target": lambda reader: rollouts.candidate_group_summary_rows(
+        reader, "target_id"
+    ),
+    "rollout_step_objective_rows": rollouts.rollout_step_objective_rows,
+    "rollout_tree_summary_rows": rollouts.rollout_tree_summary_rows,
+    "selected_depth_summary_rows": rollouts.selected_depth_summary_rows,
+    "suspicious_rollout_rows": rollouts.suspicious_rollout_rows,
+    "training_readiness": rollouts.training_readiness,
+    "explain": lambda reader: rollouts.explain(reader, reader.num_rows("candidates") // 2),
+    "diff_stores, with itself": lambda reader: rollouts.diff_stores(reader, reader),
 }
 """What is measured, by name."""
 
@@ -73,26 +65,16 @@ class Look:
 
 @dataclass(frozen=True)
 class InspectionBenchmark:
-    """Wall and processor seconds per look, best of three; exponents of processor time over rows; peak memory in MB."""
+    """Looks, best of three each, with the growth of processor time over rows; peak memory in MB."""
 
     rows: int
     small_rows: int
-    wall_s: dict[str, float]
-    cpu_s: dict[str, float]
-    exponents: dict[str, float]
     peak_mb: Annotated[float, Figure("peak memory", "{:,.0f} MB", "< 2,000 MB")]
     depth_images_s: Annotated[float, Figure("depth images looked at, 240 x 240", "{:,.0f} /s")]
+    looks: Annotated[tuple[Look, ...], Figure("time of each look")]
 
     def __str__(self) -> str:
         return f"inspection of {self.rows:,} candidates"
-
-    @property
-    def looks(self) -> Annotated[tuple[Look, ...], Figure("time of each look")]:
-        """The looks one by one."""
-        return tuple(
-            Look(name, wall_s, self.cpu_s[name], self.exponents[name], GOALS.get(name, ""))
-            for name, wall_s in self.wall_s.items()
-        )
 
 
 def benchmark_inspection(
@@ -115,19 +97,12 @@ def benchmark_inspection(
         images = _depth_rate(Path(name) / "depth.zarr")
         step()
     small, large = measured
-    sizes = (small.rows, large.rows)
-    return InspectionBenchmark(
-        rows=large.rows,
-        small_rows=small.rows,
-        wall_s={name: spent.wall for name, spent in large.seconds.items()},
-        cpu_s={name: spent.cpu for name, spent in large.seconds.items()},
-        exponents={
-            name: exponent(sizes, (max(small.seconds[name].cpu, 1e-4), spent.cpu))
-            for name, spent in large.seconds.items()
-        },
-        peak_mb=large.peak_mb,
-        depth_images_s=images,
-    )
+    growth = {
+        name: exponent((small.rows, large.rows), (max(small.seconds[name].cpu, 1e-4), spent.cpu))
+        for name, spent in large.seconds.items()
+    }
+    looks = tuple(Look(name, *spent, growth[name], GOALS.get(name, "")) for name, spent in large.seconds.items())
+    return InspectionBenchmark(large.rows, small.rows, large.peak_mb, images, looks)
 
 
 class _Measured(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -17,17 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from rollout_assets.benchmarks import oracle_results as results
 from rollout_assets.benchmarks import oracle_workloads as workloads
 from rollout_assets.benchmarks.measure import Steps, in_new_process, least, peak_memory_mib, timed
-from rollout_assets.benchmarks.oracle_results import (
-    FULL,
-    QUICK,
-    BenchmarkSizes,
-    BruteComparison,
-    Growth,
-    OracleBenchmark,
-    SceneSpeed,
-)
 from rollout_assets.config import OracleConfig
 from rollout_assets.geometry.devices import resolve_device
 from rollout_assets.geometry.poses import Float32
@@ -40,17 +32,10 @@ BUDGET = 1 << 29
 """Bytes for one device batch in the kernel measurements."""
 
 
-def benchmark_oracle(
-    quick: bool = False, device: str = "auto", seed: int = 0, progress: ProgressSink = SILENT
-) -> OracleBenchmark:
-    """Measure at the full sizes, or at smaller ones that take well under a minute."""
-    return run_oracle_benchmark(QUICK if quick else FULL, device=device, seed=seed, progress=progress)
-
-
 def run_oracle_benchmark(
-    sizes: BenchmarkSizes, *, device: str = "auto", seed: int = 0, progress: ProgressSink = SILENT
-) -> OracleBenchmark:
-    """Measure everything at ``sizes`` (QUICK or FULL)."""
+    sizes: results.BenchmarkSizes, *, device: str = "auto", seed: int = 0, progress: ProgressSink = SILENT
+) -> results.OracleBenchmark:
+    """Measure everything at ``sizes``, for example QUICK or FULL."""
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -59,7 +44,7 @@ def run_oracle_benchmark(
         torch.set_num_threads(threads)
 
 
-def _measure(sizes: BenchmarkSizes, device: str, seed: int, step: Steps) -> OracleBenchmark:
+def _measure(sizes: results.BenchmarkSizes, device: str, seed: int, step: Steps) -> results.OracleBenchmark:
     step("against brute force")
     comparisons = tuple(_comparison(device, seed, faces, sizes) for faces in sizes.target_faces)
     step("closest points")
@@ -73,7 +58,7 @@ def _measure(sizes: BenchmarkSizes, device: str, seed: int, step: Steps) -> Orac
     step("two processes")
     speedup, cpu_speedup = _two_process_speedup(device, seed, sizes)
     step()
-    return OracleBenchmark(
+    return results.OracleBenchmark(
         device=device,
         sizes=sizes.name,
         seed=seed,
@@ -89,7 +74,7 @@ def _measure(sizes: BenchmarkSizes, device: str, seed: int, step: Steps) -> Orac
     )
 
 
-def _comparison(device: str, seed: int, faces: int, sizes: BenchmarkSizes) -> BruteComparison:
+def _comparison(device: str, seed: int, faces: int, sizes: results.BenchmarkSizes) -> results.BruteComparison:
     case = _cloud_case(device, seed, faces, sizes.current_points, sizes.view_points, sizes.candidates)
     union = np.concatenate([case.current, case.views[0]])
     per_point = len(case.mesh[1])
@@ -101,7 +86,7 @@ def _comparison(device: str, seed: int, faces: int, sizes: BenchmarkSizes) -> Br
     naive.torch_error(sample[:64], triangles)
     rate = len(sample) * per_point / timed(lambda: naive.torch_error(sample, triangles)).cpu
     worst, twin_pairs_per_s = _exactness(case, sizes.exact_pairs // per_point)
-    return BruteComparison(
+    return results.BruteComparison(
         faces=per_point,
         current_points=len(case.current),
         view_points=len(case.views[0]),
@@ -167,7 +152,7 @@ def _points_per_s(device: str, seed: int) -> float:
     return len(case.current) / _seconds(device, lambda: case.surface.bvh.closest(case.current))
 
 
-def _scene_speed(device: str, seed: int, faces: int, sizes: BenchmarkSizes) -> SceneSpeed:
+def _scene_speed(device: str, seed: int, faces: int, sizes: results.BenchmarkSizes) -> results.SceneSpeed:
     rng = np.random.default_rng(seed)
     mesh = workloads.furnished_room(faces, min(5_000, faces // 2), rng)
     config = OracleConfig(device=device)
@@ -179,7 +164,7 @@ def _scene_speed(device: str, seed: int, faces: int, sizes: BenchmarkSizes) -> S
     rays_s = _seconds(device, lambda: render_depth(bvh, poses, camera, config.znear_m, config.zfar_m))
     selected = camera.resized(240, 240)
     selected_s = _seconds(device, lambda: render_depth(bvh, poses[:6], selected, config.znear_m, config.zfar_m))
-    return SceneSpeed(
+    return results.SceneSpeed(
         scene_faces=len(mesh[1]),
         target_faces=case.state.target.crop.surface.face_count,
         candidates=sizes.candidates,
@@ -192,7 +177,7 @@ def _scene_speed(device: str, seed: int, faces: int, sizes: BenchmarkSizes) -> S
     )
 
 
-def _growths(device: str, seed: int, sizes: BenchmarkSizes) -> tuple[Growth, ...]:
+def _growths(device: str, seed: int, sizes: results.BenchmarkSizes) -> tuple[results.Growth, ...]:
     def candidates_s(faces: int = 5_000, view: int = sizes.view_points, candidates: int = sizes.candidates) -> float:
         return _seconds(device, _cloud_case(device, seed, faces, sizes.current_points, view, candidates).join)
 
@@ -203,30 +188,22 @@ def _growths(device: str, seed: int, sizes: BenchmarkSizes) -> tuple[Growth, ...
         poses, camera, bvh = case.request.poses_world_camera, case.state.camera, case.state.scene.bvh
         return _seconds(device, lambda: render_depth(bvh, poses, camera, 0.001, 20.0))
 
-    return (
-        _growth("scene faces (rays)", sizes.growth_faces, rays_s),
-        _growth("target faces", sizes.growth_faces, lambda faces: candidates_s(faces=faces)),
-        _growth("points per view", sizes.growth_points, lambda points: candidates_s(view=points)),
-        _growth("candidates", sizes.growth_candidates, lambda count: candidates_s(candidates=count)),
+    measures: tuple[tuple[str, tuple[int, ...], Callable[[int], float]], ...] = (
+        ("scene faces (rays)", sizes.growth_faces, rays_s),
+        ("target faces", sizes.growth_faces, lambda faces: candidates_s(faces=faces)),
+        ("points per view", sizes.growth_points, lambda points: candidates_s(view=points)),
+        ("candidates", sizes.growth_candidates, lambda count: candidates_s(candidates=count)),
     )
-
-
-def _growth(what: str, sizes: Sequence[int], measure: Callable[[int], float]) -> Growth:
-    return Growth(what, tuple(sizes), tuple(measure(size) for size in sizes))
+    return tuple(results.Growth(what, steps, tuple(map(measure, steps))) for what, steps, measure in measures)
 
 
 def _second_process_s(device: str) -> tuple[float, float]:
     """Wall and CPU seconds from starting an interpreter to its first labels, imports included, kernels compiled."""
-    walls, cpus = [], []
-    for _ in range(3):
-        began = time.time()
-        ended, cpu = in_new_process(workloads.first_score, device)
-        walls.append(ended - began)
-        cpus.append(cpu)
-    return min(walls), min(cpus)
+    starts = [(time.time(), *in_new_process(workloads.first_score, device)) for _ in range(3)]
+    return min(ended - began for began, ended, _ in starts), min(cpu for *_, cpu in starts)
 
 
-def _two_process_speedup(device: str, seed: int, sizes: BenchmarkSizes) -> tuple[float, float]:
+def _two_process_speedup(device: str, seed: int, sizes: results.BenchmarkSizes) -> tuple[float, float]:
     """Views per second of two worker processes over those of one, by wall time and by CPU time.
 
     By wall time it also shows what else the machine is doing; by CPU time it shows whether the two disturb each other.
@@ -256,13 +233,12 @@ def _score_rounds(job: tuple[str, int, int]) -> tuple[float, float]:
 
 def _seconds(device: str, work: Callable[[], Any]) -> float:
     """Least time of a few runs after one to warm up: CPU seconds of this process on the CPU, wall seconds on a GPU."""
-    work()
-    if device == "cpu":
-        return least(work).cpu
 
     def work_and_wait() -> None:
         work()
-        torch.cuda.synchronize(device)
+        if device != "cpu":
+            torch.cuda.synchronize(device)
 
-    torch.cuda.synchronize(device)
-    return least(work_and_wait).wall
+    work_and_wait()
+    spent = least(work_and_wait)
+    return spent.cpu if device == "cpu" else spent.wall

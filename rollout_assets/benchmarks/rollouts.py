@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
 from dataclasses import dataclass
 from typing import Annotated
 
 from rollout_assets.benchmarks.measure import timed
 from rollout_assets.benchmarks.results import Figure
+from rollout_assets.campaigns.plan import open_source
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import SourceError
 from rollout_assets.geometry.devices import kernel_clock, resolve_device
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.generator import RolloutGenerator
-from rollout_assets.sources.vin_store import VinOfflineStore
 
 ARIA_NBV_SECONDS_PER_ROOT = 128.0
 """Published figure of the research code this replaces, on an RTX 3080 Ti."""
@@ -47,37 +47,32 @@ class RolloutBenchmark:
     kernel_s: Annotated[float, Figure("device kernels", "{:.1f} s")]
     kernel_share: Annotated[float, Figure("device kernels, of wall time", "{:.0%}")]
     kernel_launches: Annotated[int, Figure("kernel launches", "{:,}")]
-    seconds_per_stage: dict[str, float]
     times_faster_than_aria_nbv_per_root: Annotated[
         float, Figure("ARIA-NBV's published time per root", "{:,.0f} x ours")
     ]
+    stages: Annotated[tuple[Stage, ...], Figure("where the time goes")]
+    """Longest first."""
 
     def __str__(self) -> str:
         return f"{self.targets} targets of {self.rows} rows on {self.device}"
-
-    @property
-    def stages(self) -> Annotated[tuple[Stage, ...], Figure("where the time goes")]:
-        """The stages, longest first."""
-        by_length = sorted(self.seconds_per_stage.items(), key=lambda item: -item[1])
-        targets = max(self.targets, 1)
-        return tuple(Stage(name, seconds, seconds / targets, seconds / self.wall_s) for name, seconds in by_length)
 
 
 def benchmark_rollouts(
     config: CampaignConfig, rows: int | None = None, progress: ProgressSink = SILENT
 ) -> RolloutBenchmark:
     """Generate the records of the first rows of a campaign's source, after a warm-up row that is not counted."""
-    store = VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs)
+    store = open_source(config)
     chosen = store.rows()[:rows]
     if not chosen:
         raise SourceError(f"{store.root}: no rows to measure")
-    _exhaust(RolloutGenerator(config, store).records(chosen[:1]))
+    deque(RolloutGenerator(config, store).records(chosen[:1]), maxlen=0)
     generator = RolloutGenerator(config, store)
     for row in chosen:
         generator.scenes.find(row.scene_id)  # trees are built once per scene, not per target
     with kernel_clock() as clock:
-        wall, cpu = timed(lambda: _exhaust(generator.records(chosen, progress)))
-    stats = generator.stats
+        wall, cpu = timed(lambda: deque(generator.records(chosen, progress), maxlen=0))
+    stats, targets = generator.stats, max(generator.stats.targets, 1)
+    stages = stats.seconds_per_stage | {"everything else": wall - sum(stats.seconds_per_stage.values())}
     return RolloutBenchmark(
         device=resolve_device(config.oracle.device),
         rows=len(chosen),
@@ -87,20 +82,15 @@ def benchmark_rollouts(
         views_scored=stats.views_scored,
         wall_s=wall,
         cpu_s=cpu,
-        seconds_per_target=wall / max(stats.targets, 1),
+        seconds_per_target=wall / targets,
         views_per_second=stats.views_scored / wall,
         candidates_per_second=stats.candidates / wall,
         kernel_s=clock.seconds,
         kernel_share=clock.seconds / wall,
         kernel_launches=clock.launches,
-        seconds_per_stage={
-            **stats.seconds_per_stage,
-            "everything else": wall - sum(stats.seconds_per_stage.values()),
-        },
         times_faster_than_aria_nbv_per_root=ARIA_NBV_SECONDS_PER_ROOT / (wall / len(chosen)),
+        stages=tuple(
+            Stage(name, seconds, seconds / targets, seconds / wall)
+            for name, seconds in sorted(stages.items(), key=lambda item: -item[1])
+        ),
     )
-
-
-def _exhaust(records: Iterable[object]) -> None:
-    for _ in records:
-        pass

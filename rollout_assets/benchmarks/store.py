@@ -15,19 +15,10 @@ import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from rollout_assets.benchmarks import store_workloads as workloads
 from rollout_assets.benchmarks.learning import loader_rates
 from rollout_assets.benchmarks.measure import Steps, exponent, in_new_process, least, timed
 from rollout_assets.benchmarks.results import Figure
-from rollout_assets.benchmarks.store_workloads import (
-    CHAINS,
-    HORIZON,
-    ROWS_PER_RECORD,
-    WITHOUT_DEPTH,
-    bench_records,
-    peak_of_writing,
-    records_of,
-    renamed,
-)
 from rollout_assets.files import remove_path
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
@@ -83,7 +74,7 @@ def _measure(folder: Path, rows: int, depth_steps: int, step: Steps) -> StoreBen
     write_s = min(_write_s(folder / "again", rows), _write_s(store, rows))
     remove_path(folder / "again")
     reader = RolloutZarrStoreReader(store)
-    count, small_count = reader.num_rows("candidates"), records_of(SMALL_ROWS) * ROWS_PER_RECORD
+    count, small_count = reader.num_rows("candidates"), workloads.records_of(SMALL_ROWS) * workloads.ROWS_PER_RECORD
     sizes = reader.files.sizes()
     step("plain zarr")
     plain_write_s = timed(partial(_write_plainly, folder / "plain.zarr", _columns(reader))).wall
@@ -96,7 +87,7 @@ def _measure(folder: Path, rows: int, depth_steps: int, step: Steps) -> StoreBen
     q_h_read_of_np_load = _view_ratio(reader, folder)
     audit_table_s = least(lambda: reader.table("candidates", decode=True), turns=2).wall
     step("memory")
-    peaks_mb = [in_new_process(peak_of_writing, folder / f"peak-{size}", size) for size in (SMALL_ROWS, rows)]
+    peaks_mb = [in_new_process(workloads.peak_of_writing, folder / f"peak-{size}", size) for size in (SMALL_ROWS, rows)]
     step("depth")
     depth_steps_s = _depth_rate(folder / "depth.zarr", depth_steps)
     step("loader")
@@ -124,8 +115,8 @@ def _measure(folder: Path, rows: int, depth_steps: int, step: Steps) -> StoreBen
 
 
 def _write_s(path: Path, rows: int) -> float:
-    records = bench_records(rows)
-    return timed(lambda: write_rollout_zarr_store(path, records, WITHOUT_DEPTH)).wall
+    records = workloads.bench_records(rows)
+    return timed(lambda: write_rollout_zarr_store(path, records, workloads.WITHOUT_DEPTH)).wall
 
 
 def _columns(reader: RolloutZarrStoreReader) -> dict[str, np.ndarray]:
@@ -141,7 +132,7 @@ def _write_plainly(path: Path, columns: dict[str, np.ndarray]) -> None:
             name,
             shape=values.shape,
             dtype=values.dtype,
-            chunks=(min(WITHOUT_DEPTH.chunk_rows, len(values)), *values.shape[1:]),
+            chunks=(min(workloads.WITHOUT_DEPTH.chunk_rows, len(values)), *values.shape[1:]),
             compressors=(ZstdCodec(level=1), Crc32cCodec()),
             config={"write_empty_chunks": True},
         )
@@ -165,10 +156,10 @@ def _view_ratio(reader: RolloutZarrStoreReader, folder: Path) -> float:
 
 def _depth_rate(path: Path, depth_steps: int) -> float:
     campaign = SyntheticRecords(
-        sources=1, targets=1, recipes=("a", "b"), chains=CHAINS, depth_hw=(240, 240), dead_ends=False
+        sources=1, targets=1, recipes=("a", "b"), chains=workloads.CHAINS, depth_hw=(240, 240), dead_ends=False
     )
     templates = list(campaign)
-    count = max(depth_steps // (CHAINS * HORIZON), 1)
-    records = [renamed(templates[index % len(templates)], index) for index in range(count)]
+    count = max(depth_steps // (workloads.CHAINS * workloads.HORIZON), 1)
+    records = [workloads.renamed(templates[index % len(templates)], index) for index in range(count)]
     seconds = timed(lambda: write_rollout_zarr_store(path, records, RolloutZarrStoreConfig())).wall
-    return count * CHAINS * HORIZON / seconds
+    return count * workloads.CHAINS * workloads.HORIZON / seconds

@@ -9,28 +9,16 @@ from pathlib import Path
 
 from rollout_assets.campaigns.markers import RowOutcome, SealedStore, validate_and_seal
 from rollout_assets.campaigns.plan import RolloutShardEntry, open_source, planned_rows
-from rollout_assets.config import CampaignConfig, SelectedDepthRetentionConfig
+from rollout_assets.config import CampaignConfig
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.generator import RolloutDatasetWriterStats, RolloutGenerator
 from rollout_assets.rollouts.records import SourceProvenance
 from rollout_assets.rollouts.roots import SceneLoader
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestContext
-from rollout_assets.rollouts.zarr_store.writer import (
-    OnStep,
-    RolloutZarrStoreWriter,
-    ignore_step,
-)
+from rollout_assets.rollouts.zarr_store.writer import OnStep, RolloutZarrStoreWriter, ignore_step
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
-
-__all__ = [
-    "RolloutDatasetWriter",
-    "RolloutDatasetWriterConfig",
-    "RolloutDatasetWriterStats",
-    "SelectedDepthRetentionConfig",
-    "WrittenShard",
-]
 
 RolloutDatasetWriterConfig = CampaignConfig
 """What a dataset is written from is the campaign itself."""
@@ -72,9 +60,7 @@ class RolloutDatasetWriter:
         caller has held them against the plan; otherwise that is done here, before any work.
         """
         rows = planned_rows(entry, self.config, self.source) if rows is None else rows
-        generator = RolloutGenerator(
-            self.config, self.source, provenance=_planned_provenance(entry), scenes=self._scenes
-        )
+        generator = self.generator(entry)
         records: Counter[str] = Counter()
         store_config = RolloutZarrStoreConfig.from_campaign(self.config)
         with RolloutZarrStoreWriter(store_dir, store_config, context=context, on_step=on_step) as writer:
@@ -86,11 +72,12 @@ class RolloutDatasetWriter:
         sealed = validate_and_seal(store_dir) if records else None
         return WrittenShard(sealed, _outcomes(rows, records, generator.stats), generator.stats)
 
-
-def _planned_provenance(entry: RolloutShardEntry) -> SourceProvenance:
-    return SourceProvenance(
-        entry.source_cache_version, entry.source_manifest_hash, {entry.split: entry.split_manifest_hash}
-    )
+    def generator(self, entry: RolloutShardEntry) -> RolloutGenerator:
+        """What makes the records of one shard."""
+        provenance = SourceProvenance(
+            entry.source_cache_version, entry.source_manifest_hash, {entry.split: entry.split_manifest_hash}
+        )
+        return RolloutGenerator(self.config, self.source, provenance=provenance, scenes=self._scenes)
 
 
 def _outcomes(
@@ -102,10 +89,13 @@ def _outcomes(
         detail = stats.skipped_rows.get(row.sample_key)
         count = records[row.sample_key]
         assert count or detail is not None, f"{row.sample_key}: neither records nor a reason"
-        reason = None if detail is None else stats.skip_reasons[row.sample_key]
         outcomes.append(
             RowOutcome(
-                sample_index=row.sample_index, sample_key=row.sample_key, records=count, skipped=reason, detail=detail
+                sample_index=row.sample_index,
+                sample_key=row.sample_key,
+                records=count,
+                skipped=stats.skip_reasons.get(row.sample_key),
+                detail=detail,
             )
         )
     return tuple(outcomes)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollout_assets.campaigns.layout import CampaignLayout
-from rollout_assets.campaigns.markers import ShardOwner, read_owner
+from rollout_assets.campaigns.markers import ShardOwner, owner_if_finished
 from rollout_assets.campaigns.plan import RolloutShardEntry, ShardPlan
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import SourceError, StoreDamaged
+from rollout_assets.errors import SourceError
 from rollout_assets.randomness import rng_for
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.targets.selection import describe_ground_truth_targets, describe_targets, select_targets
@@ -42,13 +43,10 @@ def forecast_campaign(config: CampaignConfig, plan: ShardPlan, source: VinOfflin
     left = plan.num_rows - done
     seconds = sum(owner.seconds for owner in owners)
     stored = sum(owner.store.bytes for owner in owners if owner.store is not None)
-    splits: dict[str, int] = {}
-    for entry in plan.entries:
-        splits[entry.split] = splits.get(entry.split, 0) + len(entry.rows)
     return CampaignForecast(
         shards=len(plan.entries),
         rows=plan.num_rows,
-        rows_per_split=splits,
+        rows_per_split=Counter(row.split for entry in plan.entries for row in entry.rows),
         finished_shards=len(owners),
         rows_left=left,
         targets_expected=round(_targets_per_row(config, plan.entries, source) * plan.num_rows),
@@ -61,15 +59,8 @@ def forecast_campaign(config: CampaignConfig, plan: ShardPlan, source: VinOfflin
 
 def _finished(config: CampaignConfig, entries: Sequence[RolloutShardEntry]) -> list[ShardOwner]:
     layout = CampaignLayout(config.shards.output_dir)
-    owners = []
-    for entry in entries:
-        try:
-            owner = read_owner(layout.shard(entry.shard_id))
-        except (StoreDamaged, OSError):
-            continue
-        if owner.entry_sha256 == entry.sha256:
-            owners.append(owner)
-    return owners
+    owners = ((entry, owner_if_finished(layout.shard(entry.shard_id))) for entry in entries)
+    return [owner for entry, owner in owners if owner is not None and owner.entry_sha256 == entry.sha256]
 
 
 def _targets_per_row(config: CampaignConfig, entries: Sequence[RolloutShardEntry], source: VinOfflineStore) -> float:

@@ -27,16 +27,11 @@ def campaign_funnel(config: CampaignConfig) -> tuple[FunnelStage, ...]:
     layout = CampaignLayout(config.shards.output_dir)
     version = current_version(config)
     children = [RolloutZarrStoreReader(path) for path in version.children]
-    rows = 0
-    skipped: Counter[str] = Counter()
-    refused: Counter[str] = Counter()
-    stuck: Counter[str] = Counter()
-    for shard_id in version.shard_ids:
-        owner = read_owner(layout.shard(shard_id))
-        rows += len(owner.rows)
-        skipped.update(owner.stats["rows_skipped"])
-        refused.update(owner.stats["targets_refused"])
-        stuck.update(owner.stats["recipes_stuck"])
+    owners = [read_owner(layout.shard(shard_id)) for shard_id in version.shard_ids]
+    skipped, refused, stuck = (
+        dict(sum((Counter(owner.stats[group]) for owner in owners), Counter()))
+        for group in ("rows_skipped", "targets_refused", "recipes_stuck")
+    )
     counts = {
         name: sum(int(child.attributes[f"num_{name}"]) for child in children)
         for name in ("targets", "rollouts", "steps", "candidates")
@@ -44,11 +39,11 @@ def campaign_funnel(config: CampaignConfig) -> tuple[FunnelStage, ...]:
     candidates = count_candidates(children)
     valid, labelled, trainable = (candidates.stages[stage] for stage in ("actor_valid", "oracle_label", "q_train"))
     return (
-        FunnelStage("rows", rows, dict(skipped)),
-        FunnelStage("targets", counts["targets"], dict(refused)),
-        FunnelStage("rollouts", counts["rollouts"], dict(stuck)),
+        FunnelStage("rows", sum(len(owner.rows) for owner in owners), skipped),
+        FunnelStage("targets", counts["targets"], refused),
+        FunnelStage("rollouts", counts["rollouts"], stuck),
         FunnelStage("steps", counts["steps"], {}),
-        FunnelStage("candidates", counts["candidates"], dict(candidates.refused)),
+        FunnelStage("candidates", counts["candidates"], candidates.refused),
         FunnelStage("actor-valid", valid, _some("NO_FINITE_LABEL", valid - labelled)),
         FunnelStage("labelled", labelled, _some("TARGET_NOT_TRAINABLE", labelled - trainable)),
         FunnelStage("trainable", trainable, {}),

@@ -11,13 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from rollout_assets.campaigns.check_names import (
-    CONTENT_DIGESTS,
-    INTEGRITY_CHECKS,
-    LINEAGE_HASHES,
-    ROWS_ACCOUNTED_FOR,
-    SCHEMA_AND_LINKAGE,
-)
+from rollout_assets.campaigns import check_names
 from rollout_assets.campaigns.layout import STORE_NAME, CampaignLayout
 from rollout_assets.campaigns.markers import ShardOwner, damage, read_owner
 from rollout_assets.campaigns.plan import RolloutShardEntry
@@ -36,7 +30,6 @@ REMEMBERED_SHARDS = 100_000
 class ShardIntegrity:
     """All findings of a shard by check; ``owner`` is None when its markers cannot be read."""
 
-    shard_id: str
     owner: ShardOwner | None
     num_candidates: int
     findings: dict[str, tuple[Finding, ...]]
@@ -73,24 +66,25 @@ def _examine(config: CampaignConfig, entry: RolloutShardEntry, shard_dir: Path, 
     except StoreDamaged as error:
         problem = "not built yet" if not shard_dir.exists() else error.problem
         finding = Finding("finished", entry.shard_id, problem)
-        return ShardIntegrity(entry.shard_id, None, 0, dict.fromkeys(INTEGRITY_CHECKS, (finding,)))
+        return ShardIntegrity(None, 0, dict.fromkeys(check_names.INTEGRITY_CHECKS, (finding,)))
     store_dir = shard_dir / STORE_NAME
     findings: tuple[Finding, ...] = ()
     candidates = 0
     if owner.store is not None and store_dir.is_dir():
         result = validate_rollout_zarr_store(store_dir, deep=True)
         findings, candidates = result.findings, result.num_candidates
-    digests = [finding for finding in findings if finding.check == CONTENT_DIGESTS]
+    digests = [finding for finding in findings if finding.check == check_names.CONTENT_DIGESTS]
     digests += [Finding("bytes", entry.shard_id, problem) for problem in _damage(shard_dir, stamp)]
     return ShardIntegrity(
-        entry.shard_id,
         owner,
         candidates,
         {
-            SCHEMA_AND_LINKAGE: tuple(finding for finding in findings if finding.check != CONTENT_DIGESTS),
-            CONTENT_DIGESTS: tuple(digests),
-            LINEAGE_HASHES: tuple(_guarded(_lineage(config, entry, owner))),
-            ROWS_ACCOUNTED_FOR: tuple(_guarded(_rows(config, entry, owner))),
+            check_names.SCHEMA_AND_LINKAGE: tuple(
+                finding for finding in findings if finding.check != check_names.CONTENT_DIGESTS
+            ),
+            check_names.CONTENT_DIGESTS: tuple(digests),
+            check_names.LINEAGE_HASHES: tuple(_guarded(_lineage(config, entry, owner))),
+            check_names.ROWS_ACCOUNTED_FOR: tuple(_guarded(_rows(config, entry, owner))),
         },
     )
 

@@ -20,6 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict
+
 from rollout_assets.files import publish_json, remove_path, rename_path, time_name
 
 ROLLOUT_SHARD_OWNER_FILENAME = "_owner.json"
@@ -30,6 +32,12 @@ ROLLOUT_SHARD_SUCCESS_FILENAME = "_SUCCESS.json"
 
 STORE_NAME = "rollouts.zarr"
 """Name of the store inside a shard, and of the promoted store."""
+
+
+class StoredModel(BaseModel):
+    """Base of what a campaign keeps as JSON, in its plan, markers and versions: frozen, and without further keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 @dataclass(frozen=True)

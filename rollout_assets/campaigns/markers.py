@@ -15,13 +15,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from rollout_assets.campaigns.layout import (
     ROLLOUT_SHARD_OWNER_FILENAME,
     ROLLOUT_SHARD_SUCCESS_FILENAME,
     STORE_NAME,
     CampaignLayout,
+    StoredModel,
 )
 from rollout_assets.campaigns.plan import RolloutShardEntry
 from rollout_assets.config import canonical_hash
@@ -40,17 +41,10 @@ from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAM
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.sources.vin_store import VinOfflineStore
 
-
-class MarkerModel(BaseModel):
-    """Base of the marker files: frozen, and a key that is not known is refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+Model = TypeVar("Model", bound=StoredModel)
 
 
-Model = TypeVar("Model", bound=MarkerModel)
-
-
-class RowOutcome(MarkerModel):
+class RowOutcome(StoredModel):
     """What became of one planned source row: its number of records, or why there are none."""
 
     sample_index: int
@@ -60,14 +54,14 @@ class RowOutcome(MarkerModel):
     detail: str | None
 
 
-class SourceShardSeal(MarkerModel):
+class SourceShardSeal(StoredModel):
     """The source files behind a shard: a stamp that is cheap to compare, and the digest that decides."""
 
     stamp: str
     sha256: str
 
 
-class SealedStore(MarkerModel):
+class SealedStore(StoredModel):
     """A shard's store: the digest of its content, and the seal over every byte of its files."""
 
     content_sha256: str
@@ -77,7 +71,7 @@ class SealedStore(MarkerModel):
     files_sha256: str
 
 
-class ShardOwner(MarkerModel):
+class ShardOwner(StoredModel):
     """``_owner.json``: which attempt built a shard, from what, and what became of every planned source row."""
 
     owner_version: Literal["rollout-shard-owner-v1"] = "rollout-shard-owner-v1"
@@ -101,8 +95,13 @@ class ShardOwner(MarkerModel):
         """Records in the shard's store."""
         return sum(row.records for row in self.rows)
 
+    @property
+    def content_sha256(self) -> str | None:
+        """Digest of the store's content; None without a store."""
+        return None if self.store is None else self.store.content_sha256
 
-class ShardSuccess(MarkerModel):
+
+class ShardSuccess(StoredModel):
     """``_SUCCESS.json``, written last."""
 
     success_version: Literal["rollout-shard-success-v1"] = "rollout-shard-success-v1"
@@ -225,6 +224,14 @@ def read_owner(shard_dir: Path) -> ShardOwner:
     if not owner.shard_id == success.shard_id == where:
         raise StoreDamaged(where, f"its markers are those of {owner.shard_id} and {success.shard_id}")
     return owner
+
+
+def owner_if_finished(shard_dir: Path) -> ShardOwner | None:
+    """The owner of a finished shard; None if there is none, or its markers cannot be read."""
+    try:
+        return read_owner(shard_dir)
+    except (StoreDamaged, OSError):
+        return None
 
 
 def damage(

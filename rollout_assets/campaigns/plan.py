@@ -12,34 +12,17 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from rollout_assets.campaigns.layout import (
-    ROLLOUT_SHARD_OWNER_FILENAME,
-    ROLLOUT_SHARD_SUCCESS_FILENAME,
-    CampaignLayout,
-)
+from rollout_assets.campaigns.layout import CampaignLayout, StoredModel
 from rollout_assets.config import CampaignConfig, Natural, Split, canonical_json
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import CampaignError, ShardDrift
 from rollout_assets.files import file_lock, publish_bytes, time_name
 from rollout_assets.sources.layout import FORMAT_VERSION, IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
-
-__all__ = [
-    "ROLLOUT_SHARD_MANIFEST_VERSION",
-    "ROLLOUT_SHARD_OWNER_FILENAME",
-    "ROLLOUT_SHARD_SUCCESS_FILENAME",
-    "RolloutShardEntry",
-    "RolloutShardRow",
-    "ShardPlan",
-    "entry_of",
-    "plan_rollout_shards",
-    "read_rollout_shard_manifest",
-    "write_rollout_shard_manifest_from_config",
-]
 
 ROLLOUT_SHARD_MANIFEST_VERSION: Literal["rollout-shard-manifest-v2"] = "rollout-shard-manifest-v2"
 """Version label for rollout generation JSONL shard manifests."""
@@ -51,10 +34,8 @@ PLAN_PATIENCE_S = 30.0
 _SHOWN = 3
 
 
-class RolloutShardRow(BaseModel):
+class RolloutShardRow(StoredModel):
     """One VIN offline source row that a rollout shard is built from."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     order: Natural
     sample_index: Natural
@@ -68,26 +49,16 @@ class RolloutShardRow(BaseModel):
     @classmethod
     def of(cls, order: int, row: IndexRow) -> RolloutShardRow:
         """The row of a source index, at its place in a shard."""
-        return cls(
-            order=order,
-            sample_index=row.sample_index,
-            sample_key=row.sample_key,
-            scene_id=row.scene_id,
-            snippet_id=row.snippet_id,
-            split=row.split,
-            source_shard_id=row.shard_id,
-            source_shard_row=row.row,
-        )
+        same = row.model_dump(exclude={"shard_id", "row"})
+        return cls(order=order, **same, source_shard_id=row.shard_id, source_shard_row=row.row)
 
     def is_row(self, row: IndexRow) -> bool:
         """Whether a source row is still the one that was planned."""
         return self == RolloutShardRow.of(self.order, row)
 
 
-class RolloutShardEntry(BaseModel):
+class RolloutShardEntry(StoredModel):
     """One deterministic rollout generation shard entry."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     manifest_version: Literal["rollout-shard-manifest-v2"] = ROLLOUT_SHARD_MANIFEST_VERSION
     shard_id: Annotated[str, Field(pattern=r"^shard-\d{6,}$")]
@@ -145,7 +116,7 @@ def plan_rollout_shards(
     entries = list(existing)
     for split in dict.fromkeys(config.source.splits):
         rows = [row for row in store.rows(split) if row.sample_index not in planned]
-        split_hash = store.split_manifest_hash(split)
+        origin = _origin(config, store, split)
         for start in range(0, len(rows), config.shards.rows_per_shard):
             part = rows[start : start + config.shards.rows_per_shard]
             entries.append(
@@ -153,11 +124,8 @@ def plan_rollout_shards(
                     shard_id=shard_id_of(len(entries)),
                     split=split,
                     rows=tuple(RolloutShardRow.of(order, row) for order, row in enumerate(part)),
-                    writer_config_hash=config.writer_config_hash,
-                    source_manifest_hash=store.source_manifest_hash,
                     source_cache_version=str(FORMAT_VERSION),
-                    split_manifest_hash=split_hash,
-                    source_store_dir=str(store.root),
+                    **origin,
                 )
             )
     return tuple(entries)
@@ -209,11 +177,16 @@ def shard_id_of(number: int) -> str:
 
 def entry_of(config: CampaignConfig, shard_id: str) -> RolloutShardEntry:
     """One entry of a campaign's plan by shard id."""
-    entries = read_rollout_shard_manifest(config)
-    for entry in entries:
-        if entry.shard_id == shard_id:
-            return entry
-    raise CampaignError(f"no {shard_id} in the plan; it has {entries[0].shard_id} to {entries[-1].shard_id}")
+    entries = {entry.shard_id: entry for entry in read_rollout_shard_manifest(config)}
+    refuse_unplanned([shard_id], list(entries))
+    return entries[shard_id]
+
+
+def refuse_unplanned(shard_ids: Sequence[str], planned: Sequence[str]) -> None:
+    """Raise ``CampaignError`` if one of some shards is not among the planned ones."""
+    unplanned = [shard_id for shard_id in shard_ids if shard_id not in planned]
+    if unplanned:
+        raise CampaignError(f"no {', '.join(unplanned)} in the plan; it has {planned[0]} to {planned[-1]}")
 
 
 def open_source(config: CampaignConfig) -> VinOfflineStore:
@@ -263,18 +236,18 @@ def _of_config(
     """The same shards under this config's hash; unchanged if they already are."""
     if not any(entry.config_change(config) for entry in entries):
         return entries
-    split_hashes = {entry.split: store.split_manifest_hash(entry.split) for entry in entries}
-    return tuple(
-        entry.model_copy(
-            update={
-                "writer_config_hash": config.writer_config_hash,
-                "source_manifest_hash": store.source_manifest_hash,
-                "split_manifest_hash": split_hashes[entry.split],
-                "source_store_dir": str(store.root),
-            }
-        )
-        for entry in entries
-    )
+    origins = {split: _origin(config, store, split) for split in {entry.split for entry in entries}}
+    return tuple(entry.model_copy(update=origins[entry.split]) for entry in entries)
+
+
+def _origin(config: CampaignConfig, store: VinOfflineStore, split: str) -> dict[str, Any]:
+    """What an entry says about the campaign and the source that it is planned for."""
+    return {
+        "writer_config_hash": config.writer_config_hash,
+        "source_manifest_hash": store.source_manifest_hash,
+        "split_manifest_hash": store.split_manifest_hash(split),
+        "source_store_dir": str(store.root),
+    }
 
 
 def _parse(path: Path, data: bytes) -> tuple[RolloutShardEntry, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -82,11 +82,10 @@ class _Shard:
 
     @property
     def promoted(self) -> PromotedShard:
-        store = self.owner.store
         return PromotedShard(
             shard_id=self.entry.shard_id,
             entry_sha256=self.entry.sha256,
-            content_sha256=None if store is None else store.content_sha256,
+            content_sha256=self.owner.content_sha256,
         )
 
 
@@ -120,8 +119,8 @@ def promote_rollout_campaign(
         if same is not None and incremental:
             if not same.is_current:
                 make_current(layout, same.name, on_step)
-            current = PromotedVersion(same.number, same.path, same.record, True)
-            return PromotionResult(current, layout.promoted, (), left_out, perf_counter() - began)
+            same = replace(same, is_current=True)
+            return PromotionResult(same, layout.promoted, (), left_out, perf_counter() - began)
         job = _Promotion(config, layout, versions if incremental else (), invocation, on_step, progress)
         path, splits = job.run(shards, record, version_name(versions[-1].number + 1 if versions else 1))
         made = PromotedVersion(int(path.name[1:]), path, record, True)
@@ -175,13 +174,12 @@ class _Promotion:
         self.layout.versions.mkdir(exist_ok=True)
         staged = self.layout.new_attempt(PROMOTION_LOCK)
         final = self.layout.versions / name
-        context = RolloutStoreManifestContext.here(self.config.model_dump(mode="json"), self.invocation)
         try:
             self.on_step("temp/before")
             staged.mkdir()
             self.on_step("temp/after")
             splits = tuple(
-                self._child(staged, split, [shard for shard in shards if shard.entry.split == split], context)
+                self._child(staged / split, [shard for shard in shards if shard.entry.split == split])
                 for split in record.splits
             )
             self.on_step("record/before")
@@ -199,42 +197,31 @@ class _Promotion:
         make_current(self.layout, name, self.on_step)
         return final, splits
 
-    def _child(
-        self, staged: Path, split: str, shards: Sequence[_Shard], context: RolloutStoreManifestContext
-    ) -> PromotedSplit:
+    def _child(self, child: Path, shards: Sequence[_Shard]) -> PromotedSplit:
         began = perf_counter()
-        child = staged / split
-        base, shared = self._base(split, tuple(shard.promoted for shard in shards))
+        base, shared = self._base(child.name, tuple(shard.promoted for shard in shards))
         how: How = "built"
         if all(shard.owner.store is None for shard in shards):
             how = "empty"
-        elif base is not None and self._grow(child, shards, shared, base, context):
+        elif base is not None and self._grow(child, shards, shared, base):
             how = "linked" if shared == len(shards) else "extended"
         else:
             shared = 0
-            self._write(child, shards, 0, None, context)
-        return PromotedSplit(split, how, len(shards), len(shards) - shared, perf_counter() - began)
+            self._write(child, shards, 0, None)
+        return PromotedSplit(child.name, how, len(shards), len(shards) - shared, perf_counter() - began)
 
-    def _grow(
-        self,
-        child: Path,
-        shards: Sequence[_Shard],
-        shared: int,
-        base: Path,
-        context: RolloutStoreManifestContext,
-    ) -> bool:
+    def _grow(self, child: Path, shards: Sequence[_Shard], shared: int, base: Path) -> bool:
         """Make a child from an earlier one; False, with nothing left, if that one is damaged or cannot be linked to."""
         try:
             if shared == len(shards):
                 link_tree(base, child)
             else:
-                self._write(child, shards, shared, base, context)
+                self._write(child, shards, shared, base)
             return True
         except (StoreError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in _NO_LINKS:
                 raise
-            if child.exists():
-                remove_path(child)
+            remove_path(child)
             return False
 
     def _base(self, split: str, shards: tuple[PromotedShard, ...]) -> tuple[Path | None, int]:
@@ -246,41 +233,35 @@ class _Promotion:
                 best = (version.path / split, len(earlier))
         return best
 
-    def _write(
-        self,
-        child: Path,
-        shards: Sequence[_Shard],
-        shared: int,
-        base: Path | None,
-        context: RolloutStoreManifestContext,
-    ) -> None:
+    def _write(self, child: Path, shards: Sequence[_Shard], shared: int, base: Path | None) -> None:
         split = child.name
-        with self._writer(child, shards, context) as writer:
+
+        def report(done: int, note: str) -> None:
+            self.progress(ProgressEvent(f"promote {split}", done, len(shards), note, "shards"))
+
+        with self._writer(child, shards) as writer:
             if base is not None:
-                self.progress(
-                    ProgressEvent(f"promote {split}", shared, len(shards), "reading the last version", "shards")
-                )
+                report(shared, "reading the last version")
                 writer.resume(RolloutZarrStoreReader(base))
             self.on_step(f"{split}/resumed")
             for done, shard in enumerate(shards[shared:], start=shared + 1):
                 _append(writer, shard)
-                self.progress(ProgressEvent(f"promote {split}", done, len(shards), shard.entry.shard_id, "shards"))
+                report(done, shard.entry.shard_id)
             self.on_step(f"{split}/appended")
             writer.finish()
         self.on_step(f"{split}/validate")
         # Extending hashed every old row on the way, so a deep pass would only read them a second time.
         validate_rollout_zarr_store(child, deep=base is None).raise_if_wrong()
 
-    def _writer(
-        self, child: Path, shards: Sequence[_Shard], context: RolloutStoreManifestContext
-    ) -> RolloutZarrStoreExtender:
-        config = RolloutZarrStoreConfig.from_campaign(self.config)
-        made_of = [shard.promoted.model_dump(mode="json") for shard in shards]
-        about = RolloutStoreManifestContext(
-            context.writer_config, context.invocation, context.runtime, {"split": child.name, "shards": made_of}
-        )
+    def _writer(self, child: Path, shards: Sequence[_Shard]) -> RolloutZarrStoreExtender:
+        made_of = {"split": child.name, "shards": [shard.promoted.model_dump(mode="json") for shard in shards]}
+        context = RolloutStoreManifestContext.here(self.config.model_dump(mode="json"), self.invocation, made_of)
         return RolloutZarrStoreExtender(
-            child, config, context=about, store_kind=PROMOTED_STORE_KIND, on_step=self.on_step
+            child,
+            RolloutZarrStoreConfig.from_campaign(self.config),
+            context=context,
+            store_kind=PROMOTED_STORE_KIND,
+            on_step=self.on_step,
         )
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rollout_assets.campaigns.integrity import shard_damage
 from rollout_assets.campaigns.layout import CampaignLayout
-from rollout_assets.campaigns.markers import read_owner
+from rollout_assets.campaigns.markers import owner_if_finished
 from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest
 from rollout_assets.campaigns.shard import shard_problems
 from rollout_assets.config import CampaignConfig, canonical_hash
-from rollout_assets.errors import PromotionRefused, StoreDamaged
+from rollout_assets.errors import PromotionRefused
 
 
 def validated_version(entry_sha256: str, content_sha256: str | None) -> str:
@@ -23,11 +23,8 @@ def validated_version(entry_sha256: str, content_sha256: str | None) -> str:
 
 def version_on_disk(layout: CampaignLayout, entry: RolloutShardEntry) -> str | None:
     """The version that a shard on disk would be validated under; None when its markers cannot be read."""
-    try:
-        owner = read_owner(layout.shard(entry.shard_id))
-    except (StoreDamaged, OSError):
-        return None
-    return validated_version(owner.entry_sha256, None if owner.store is None else owner.store.content_sha256)
+    owner = owner_if_finished(layout.shard(entry.shard_id))
+    return None if owner is None else validated_version(owner.entry_sha256, owner.content_sha256)
 
 
 def unvalidated_shards(

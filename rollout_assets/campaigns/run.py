@@ -17,6 +17,7 @@ from rollout_assets.campaigns.layout import SetAside
 from rollout_assets.campaigns.plan import (
     RolloutShardEntry,
     open_source,
+    refuse_unplanned,
     write_rollout_shard_manifest_from_config,
 )
 from rollout_assets.campaigns.shard import run_rollout_shard
@@ -77,19 +78,16 @@ def run_campaign(
     began = perf_counter()
     plan = write_rollout_shard_manifest_from_config(config)
     planned = {entry.shard_id: entry for entry in plan.entries}
-    unknown = [name for name in shard_ids if name not in planned]
-    if unknown:
-        last = plan.entries[-1].shard_id
-        raise ConfigError(f"no {', '.join(unknown)} in the plan; it has {plan.entries[0].shard_id} to {last}")
-    entries = [planned[name] for name in shard_ids] if shard_ids else list(plan.entries)
-    progress(ProgressEvent("shards", 0, len(entries), unit="shards"))
+    refuse_unplanned(shard_ids, list(planned))
+    chosen = {shard_id: planned[shard_id] for shard_id in shard_ids} or planned
+    progress(ProgressEvent("shards", 0, len(chosen), unit="shards"))
 
     def report(shard_id: str, outcome: ShardOutcome, finished: int) -> None:
-        progress(ProgressEvent("shards", finished, len(entries), f"{shard_id} {outcome.outcome}", "shards"))
+        progress(ProgressEvent("shards", finished, len(chosen), f"{shard_id} {outcome.outcome}", "shards"))
 
     outcomes = run_tasks(
         partial(_ShardRunner, config, invocation),
-        {entry.shard_id: entry for entry in entries},
+        chosen,
         workers,
         on_result=report,
         on_death=lambda death: ShardOutcome(death.task, "failed", str(death), (), 0, 0.0),

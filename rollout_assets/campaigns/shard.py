@@ -16,28 +16,15 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
-from rollout_assets.campaigns.layout import (
-    ROLLOUT_SHARD_OWNER_FILENAME,
-    STORE_NAME,
-    CampaignLayout,
-    SetAside,
-)
-from rollout_assets.campaigns.markers import (
-    ShardOwner,
-    SourceState,
-    damage,
-    observe_source,
-    read_owner,
-    source_has_changed,
-    staleness,
-    write_failure,
-    write_success,
-)
+from rollout_assets.campaigns import markers
+from rollout_assets.campaigns.layout import ROLLOUT_SHARD_OWNER_FILENAME, STORE_NAME, CampaignLayout, SetAside
+from rollout_assets.campaigns.markers import ShardOwner
 from rollout_assets.campaigns.plan import RolloutShardEntry, entry_of, open_source, planned_rows
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ShardFailed, StoreDamaged
@@ -116,8 +103,8 @@ def shard_problems(
     if not shard_dir.exists():
         return ["not built yet"]
     try:
-        owner = read_owner(shard_dir)
-        return [*damage(shard_dir, owner, deep=deep), *staleness(owner, entry, source)]
+        owner = markers.read_owner(shard_dir)
+        return [*markers.damage(shard_dir, owner, deep=deep), *markers.staleness(owner, entry, source)]
     except StoreDamaged as error:
         return [error.problem]
     except OSError as error:
@@ -149,16 +136,16 @@ class _Build:
             self.on_step("temp/after")
             self._fill(staged)
             self._publish(staged)
-        except Exception as error:
-            self._forget(staged)
-            self._note(error)
-            raise
-        except BaseException:
-            self._forget(staged)
+        except BaseException as error:
+            for path in (staged, self.layout.shard(self.entry.shard_id)):
+                discard_path(path)  # what cannot be removed is set aside by the next attempt
+            if isinstance(error, Exception):
+                with suppress(OSError):  # a full or read-only disk takes no note either; the error itself is raised
+                    markers.write_failure(self.layout, self.entry, error)
             raise
 
     def _fill(self, staged: Path) -> None:
-        before = observe_source(self.entry, self.source)
+        before = markers.observe_source(self.entry, self.source)
         written = self._writer().write(
             self.entry,
             staged / STORE_NAME,
@@ -169,7 +156,7 @@ class _Build:
             on_step=self.on_step,
             progress=self.progress,
         )
-        if source_has_changed(before, self.entry, self.source):
+        if markers.source_has_changed(before, self.entry, self.source):
             raise ShardFailed(f"{self.entry.shard_id}: the source changed while it was read; run it again")
         self.on_step("owner/before")
         owner = self._owner(staged, written, before)
@@ -185,7 +172,7 @@ class _Build:
         rename_path(staged, final)
         self.on_step("rename/after")
         self.on_step("success/before")
-        write_success(final, self.entry.shard_id)
+        markers.write_success(final, self.entry.shard_id)
         self.on_step("success/after")
 
     def _writer(self) -> RolloutDatasetWriter:
@@ -196,7 +183,7 @@ class _Build:
 
         return RolloutDatasetWriter(self.config, self.source)
 
-    def _owner(self, staged: Path, written: WrittenShard, source: SourceState) -> ShardOwner:
+    def _owner(self, staged: Path, written: WrittenShard, source: markers.SourceState) -> ShardOwner:
         return ShardOwner(
             shard_id=self.entry.shard_id,
             split=self.entry.split,
@@ -214,22 +201,11 @@ class _Build:
             store=written.store,
         )
 
-    def _forget(self, staged: Path) -> None:
-        """Remove this attempt; what cannot be removed is set aside by the next one."""
-        for path in (staged, self.layout.shard(self.entry.shard_id)):
-            discard_path(path)
-
-    def _note(self, error: Exception) -> None:
-        try:
-            write_failure(self.layout, self.entry, error)
-        except OSError:
-            return  # a full or read-only disk takes no note either; the error itself is raised
-
 
 def _result(
     final: Path, outcome: Literal["built", "already_finished"], moved: tuple[SetAside, ...], began: float
 ) -> RolloutShardRunResult:
-    owner = read_owner(final)
+    owner = markers.read_owner(final)
     store_dir = None if owner.store is None else final / STORE_NAME
     return RolloutShardRunResult(owner.shard_id, outcome, final, store_dir, owner, moved, perf_counter() - began)
 

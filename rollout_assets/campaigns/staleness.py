@@ -58,10 +58,9 @@ def _stale_shards(
     config: CampaignConfig, entries: Sequence[RolloutShardEntry], source: VinOfflineStore
 ) -> Iterator[StalePart]:
     layout = CampaignLayout(config.shards.output_dir)
-    outdated = {entry.shard_id for entry in outdated_entries(config, entries)}
     for entry in entries:
         problems = list(shard_problems(layout.shard(entry.shard_id), entry, source, deep=False))
-        if entry.shard_id in outdated:
+        if entry.config_change(config) is not None:
             problems.append("the campaign's config has changed since it was planned")
         if problems:
             yield StalePart(entry.shard_id, "; ".join(problems), _SHARD)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from rollout_assets.campaigns.layout import CampaignLayout
-from rollout_assets.campaigns.markers import ShardOwner, last_failure, read_owner
+from rollout_assets.campaigns.markers import ShardOwner, last_failure, owner_if_finished
 from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest
 from rollout_assets.campaigns.shard import shard_problems
 from rollout_assets.campaigns.versions import current_version
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import CampaignError, StoreDamaged
+from rollout_assets.errors import CampaignError
 from rollout_assets.files import is_locked
 from rollout_assets.sources.vin_store import VinOfflineStore
 
@@ -81,7 +81,7 @@ def summarize_rollout_shard_campaign(
     """
     entries = read_rollout_shard_manifest(config) if entries is None else entries
     layout = CampaignLayout(config.shards.output_dir)
-    shards = tuple(shard_status(config, layout, entry, source=source, deep=deep) for entry in entries)
+    shards = tuple(shard_status(config, layout, entry, source, deep) for entry in entries)
     new = () if source is None else unplanned_rows(config, entries, source)
     return RolloutShardCampaignStatus(config.name, str(layout.root), shards, new, promoted_behind(config, entries))
 
@@ -110,13 +110,12 @@ def shard_status(
     config: CampaignConfig,
     layout: CampaignLayout,
     entry: RolloutShardEntry,
-    *,
     source: VinOfflineStore | None = None,
     deep: bool = False,
 ) -> RolloutShardStatus:
     """The status of one shard."""
     state, reason = _state(config, layout, entry, source, deep)
-    owner = _owner(layout, entry) if state == "succeeded" else None
+    owner = owner_if_finished(layout.shard(entry.shard_id)) if state == "succeeded" else None
     return RolloutShardStatus(
         shard_id=entry.shard_id,
         split=entry.split,
@@ -141,11 +140,7 @@ _HINTS: dict[ShardState, str] = {
 
 
 def _state(
-    config: CampaignConfig,
-    layout: CampaignLayout,
-    entry: RolloutShardEntry,
-    source: VinOfflineStore | None,
-    deep: bool,
+    config: CampaignConfig, layout: CampaignLayout, entry: RolloutShardEntry, source: VinOfflineStore | None, deep: bool
 ) -> tuple[ShardState, str]:
     if is_locked(layout.lock(entry.shard_id)):
         return "running", "a live process holds it"
@@ -162,13 +157,6 @@ def _state(
     if layout.attempts(entry.shard_id):
         return "incomplete", "an attempt died before it was finished"
     return "missing", "not built yet"
-
-
-def _owner(layout: CampaignLayout, entry: RolloutShardEntry) -> ShardOwner | None:
-    try:
-        return read_owner(layout.shard(entry.shard_id))
-    except (StoreDamaged, OSError):
-        return None
 
 
 def _skips(owner: ShardOwner) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.layout import CampaignLayout, StoredModel
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CampaignError, StoreDamaged
 from rollout_assets.files import file_lock, publish_bytes, remove_path, rename_path, switch_link
@@ -30,20 +30,16 @@ _NAME = re.compile(r"v(\d{6,})")
 _ATTRIBUTE = "rollout_promotion"
 
 
-class PromotedShard(BaseModel):
+class PromotedShard(StoredModel):
     """A shard as it went into a promoted store; ``content_sha256`` is None for one without records."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     shard_id: str
     entry_sha256: str
     content_sha256: str | None
 
 
-class PromotionRecord(BaseModel):
+class PromotionRecord(StoredModel):
     """What a version was made from: per split the ordered shards. Equal inputs give equal records."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     promotion_version: Literal["rollout-promotion-v1"] = "rollout-promotion-v1"
     campaign: str
@@ -153,7 +149,7 @@ def rollback_promotion(config: CampaignConfig, to: str | None = None) -> Promote
                 raise CampaignError(f"{layout.promoted}: no version before {version_name(current)}; there are {names}")
             target = older[-1]
         make_current(layout, target.name)
-    return PromotedVersion(target.number, target.path, target.record, True)
+    return replace(target, is_current=True)
 
 
 def prune_promoted_versions(config: CampaignConfig, keep: int = KEPT_VERSIONS, *, set_aside: bool = False) -> Pruned:

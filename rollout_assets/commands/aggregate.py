@@ -9,8 +9,11 @@ import typer
 
 from rollout_assets.collection.aggregation import aggregate_rollouts
 from rollout_assets.collection.configs import RolloutAggregationConfig
-from rollout_assets.commands.terminal import AsJson, out, print_json, print_table, progress_bars
+from rollout_assets.commands.terminal import AsJson, print_json, print_table, progress_bars, say
 from rollout_assets.metrics.results import MetricOptions
+
+COUNTS = ("tasks", "expected", "done", "refused", "failed", "missing")
+"""What is counted for every agent."""
 
 
 def aggregate(
@@ -40,11 +43,9 @@ def aggregate(
         return
     show_metrics(report.metrics)
     merged = f", merged into {report.merged}" if report.merged is not None else ""
-    out.print(
+    say(
         f"[green]{report.metrics_path}[/]: {report.lines:,} results of {len(report.files):,} files{merged}, "
-        f"in {report.seconds:.1f} s",
-        highlight=False,
-        soft_wrap=True,
+        f"in {report.seconds:.1f} s"
     )
 
 
@@ -58,20 +59,14 @@ def show_metrics(entries: list[dict[str, Any]]) -> None:
         rows.append(
             (
                 entry["agent_ref"]["name"],
-                counts["tasks"],
-                counts["expected"],
-                counts["done"],
-                counts["refused"],
-                counts["failed"],
-                counts["missing"],
+                *(counts[name] for name in COUNTS),
                 _figure(metrics.get("reward/mean"), keys.get("reward/mean", {}).get("interval")),
                 _figure(metrics.get("reward/median")),
                 _figure(metrics.get("reward/std")),
                 ", ".join(f"{name} {_figure(keys[name]['value'])}" for name in (*best[-1:], *success[-1:])),
             )
         )
-    columns = ("agent", "tasks", "expected", "done", "refused", "failed", "missing")
-    print_table("results", (*columns, "reward", "median", "std", "of k"), rows)
+    print_table("results", ("agent", *COUNTS, "reward", "median", "std", "of k"), rows)
 
 
 def _figure(value: float | None, interval: list[float] | None = None) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rollout_assets.benchmarks.oracle_results import FULL, QUICK
 from rollout_assets.benchmarks.results import render, to_json
 from rollout_assets.commands.demo import build_source
 from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, progress_bars
@@ -23,7 +24,7 @@ def oracle(
     as_json: AsJson = False,
 ) -> None:
     """The oracle's kernels against brute force: speed, growth and exactness."""
-    _run("oracle.benchmark_oracle", as_json, quick=quick, device=device, seed=seed)
+    _run("oracle.run_oracle_benchmark", as_json, sizes=QUICK if quick else FULL, device=device, seed=seed)
 
 
 @app.command()

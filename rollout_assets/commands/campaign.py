@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Group
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -19,15 +20,13 @@ from rollout_assets.campaigns.promotion import PromotionResult, promote_rollout_
 from rollout_assets.campaigns.run import CampaignRunResult, run_campaign
 from rollout_assets.campaigns.status import RolloutShardCampaignStatus, summarize_rollout_shard_campaign
 from rollout_assets.campaigns.versions import prune_promoted_versions, rollback_promotion
-from rollout_assets.commands.terminal import AsJson, CampaignOption, err, out, print_json, print_table, progress_bars
+from rollout_assets.commands import terminal
+from rollout_assets.commands.terminal import AsJson, CampaignOption, exit_unless, print_json, progress_bars, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.errors import SourceError
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
 
 app = typer.Typer(help="Plan, run, watch and promote the shards of a campaign.", no_args_is_help=True)
-
-NOT_FINISHED = 2
-"""Exit code when some shard is not finished."""
 
 _COLOURS = {"succeeded": "green", "running": "cyan", "failed": "red", "incomplete": "yellow", "missing": "dim"}
 
@@ -49,18 +48,18 @@ def plan(
         print_json({"path": planned.path, "new": planned.new, "replaced": planned.replaced, "forecast": forecast})
         return
     if planned.replaced is not None:
-        _say(f"[yellow]the plan was replaced[/]; the old one is at {planned.replaced}")
+        say(f"[yellow]the plan was replaced[/]; the old one is at {planned.replaced}")
     splits = ", ".join(f"{count} {split}" for split, count in forecast.rows_per_split.items())
-    _say(
+    say(
         f"[green]{planned.path}[/]: {forecast.shards} shards ({planned.new} new), "
         f"{forecast.rows} source rows ({splits}), about {forecast.targets_expected} targets, "
         f"{forecast.views_per_step} views a step"
     )
     left = f"{forecast.finished_shards} shards finished, {forecast.rows_left} source rows left"
     if forecast.hours_left is None:
-        _say(f"{left}; hours and gigabytes are known after the first shard")
+        say(f"{left}; hours and gigabytes are known after the first shard")
     else:
-        _say(
+        say(
             f"{left}: about {_hours(forecast.hours_left)} of one process and {forecast.gigabytes_left:.2f} GB; "
             f"all shards {forecast.gigabytes_total:.2f} GB, and as much again when promoted"
         )
@@ -81,14 +80,10 @@ def run(
                 config, shard_ids=shard or (), workers=workers, invocation=_invocation(campaign), progress=progress
             )
     except KeyboardInterrupt:
-        _say("[yellow]interrupted[/]; finished shards stay, and 'rollout-assets campaign run' goes on from there")
+        say("[yellow]interrupted[/]; finished shards stay, and 'rollout-assets campaign run' goes on from there")
         raise typer.Exit(130) from None
-    if as_json:
-        print_json(result)
-    else:
-        show_run(result)
-    if not result.ok:
-        raise typer.Exit(NOT_FINISHED)
+    show(result, as_json, _show_run)
+    exit_unless(result.ok)
 
 
 @app.command()
@@ -107,15 +102,12 @@ def status(
         source = open_source(config)
     except SourceError as error:
         source = None
-        err.print(f"[yellow]warning:[/] not compared with the source: {error}", highlight=False, soft_wrap=True)
+        terminal.err.print(
+            f"[yellow]warning:[/] not compared with the source: {error}", highlight=False, soft_wrap=True
+        )
     summary = summarize_rollout_shard_campaign(config, source=source, deep=deep)
-    if as_json:
-        print_json(summary)
-    else:
-        out.print(_status_table(summary))
-        _say(_status_line(summary))
-    if not summary.complete:
-        raise typer.Exit(NOT_FINISHED)
+    show(summary, as_json, _show_status)
+    exit_unless(summary.complete)
 
 
 @app.command()
@@ -132,9 +124,9 @@ def promote(
             config, partial=partial, incremental=not anew, invocation=_invocation(campaign), progress=progress
         )
     if as_json:
-        print_json(_promotion_facts(result))
+        print_json(vars(result) | {"version": result.version.name})
     else:
-        show_promotion(result)
+        _show_promotion(result)
 
 
 @app.command()
@@ -148,7 +140,7 @@ def rollback(
     if as_json:
         print_json({"version": version.name, "path": version.path})
     else:
-        _say(f"[green]{version.name}[/] is current again: {version.path}")
+        say(f"[green]{version.name}[/] is current again: {version.path}")
 
 
 @app.command()
@@ -166,50 +158,40 @@ def prune(
         print_json(pruned)
         return
     removed = ", ".join((*pruned.versions, *pruned.set_aside)) or "nothing"
-    _say(f"removed {removed}; versions left: {', '.join(pruned.kept) or 'none'}")
+    say(f"removed {removed}; versions left: {', '.join(pruned.kept) or 'none'}")
 
 
-def show_run(result: CampaignRunResult) -> None:
+def _show_run(result: CampaignRunResult) -> None:
     """Print what became of the shards of a run: what was set aside, what failed, and the sum."""
     for shard in result.shards:
         for moved in shard.set_aside:
-            _say(f"[yellow]set aside[/] {moved.name}: {moved.reason}; now at {moved.path}")
+            say(f"[yellow]set aside[/] {moved.name}: {moved.reason}; now at {moved.path}")
         if shard.reason:
-            _say(f"[red]{shard.outcome}[/] {shard.shard_id}: {shard.reason}")
+            say(f"[red]{shard.outcome}[/] {shard.shard_id}: {shard.reason}")
     counts = {name: len(result.of(name)) for name in ("built", "already_finished", "busy", "failed")}
     words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
     records = sum(shard.records for shard in result.shards)
-    _say(f"{len(result.shards)} of {result.planned} shards: {words}; {records} records; {result.seconds:.1f} s")
+    say(f"{len(result.shards)} of {result.planned} shards: {words}; {records} records; {result.seconds:.1f} s")
 
 
-def show_promotion(result: PromotionResult) -> None:
+def _show_promotion(result: PromotionResult) -> None:
     """Print a promotion: its children and where they are."""
     for line in result.left_out:
-        _say(f"[yellow]left out[/] {line}")
+        say(f"[yellow]left out[/] {line}")
     if not result.splits:
-        _say(f"[green]{result.store_dir}[/] already holds these shards as {result.version.name}")
+        say(f"[green]{result.store_dir}[/] already holds these shards as {result.version.name}")
         return
-    _say(f"[green]{result.store_dir}[/] is now {result.version.name}")
-    print_table(
+    say(f"[green]{result.store_dir}[/] is now {result.version.name}")
+    terminal.print_table(
         f"promoted as {result.version.name}",
         ("split", "made", "shards", "new", "seconds"),
         [(child.split, child.how, child.shards, child.new_shards, child.seconds) for child in result.splits],
     )
 
 
-def _promotion_facts(result: PromotionResult) -> dict[str, Any]:
-    return {
-        "version": result.version.name,
-        "store_dir": result.store_dir,
-        "splits": result.splits,
-        "left_out": result.left_out,
-        "seconds": result.seconds,
-    }
-
-
 def _watch(config: CampaignConfig, every_s: float = 1.0) -> None:
     try:
-        with Live(console=out, refresh_per_second=4) as live:
+        with Live(console=terminal.out, refresh_per_second=4) as live:
             while True:
                 summary = summarize_rollout_shard_campaign(config)
                 live.update(Group(_status_table(summary), Text.from_markup(_status_line(summary))))
@@ -220,23 +202,28 @@ def _watch(config: CampaignConfig, every_s: float = 1.0) -> None:
         return
 
 
+def _show_status(summary: RolloutShardCampaignStatus) -> None:
+    terminal.out.print(_status_table(summary))
+    say(_status_line(summary))
+
+
 def _status_table(summary: RolloutShardCampaignStatus) -> Table:
-    table = Table(title=f"{summary.campaign}: {summary.output_dir}", title_justify="left", title_style="bold")
-    for name in ("shard", "split", "rows", "state", "records", "MB", "seconds", "reason", "to go on"):
-        table.add_column(name, justify="right" if name in ("rows", "records", "MB", "seconds") else "left")
-    for shard in summary.shards:
-        table.add_row(
+    rows = [
+        (
             shard.shard_id,
             shard.split,
-            str(shard.rows),
+            shard.rows,
             f"[{_COLOURS[shard.state]}]{shard.state}[/]",
-            "–" if shard.records is None else str(shard.records),
-            "–" if shard.store_bytes is None else f"{shard.store_bytes / 1e6:.1f}",
-            "–" if shard.seconds is None else f"{shard.seconds:.1f}",
-            Text(shard.reason),
-            Text(shard.hint),
+            shard.records,
+            None if shard.store_bytes is None else shard.store_bytes / 1e6,
+            shard.seconds,
+            escape(shard.reason),
+            shard.hint,
         )
-    return table
+        for shard in summary.shards
+    ]
+    columns = ("shard", "split", "rows", "state", "records", "MB", "seconds", "reason", "to go on")
+    return terminal.make_table(f"{summary.campaign}: {summary.output_dir}", columns, rows)
 
 
 def _status_line(summary: RolloutShardCampaignStatus) -> str:
@@ -258,7 +245,3 @@ def _invocation(campaign: str) -> RolloutStoreInvocation:
 
 def _hours(hours: float) -> str:
     return f"{hours:.1f} h" if hours >= 1 else f"{hours * 60:.1f} min"
-
-
-def _say(text: str) -> None:
-    out.print(text, highlight=False, soft_wrap=True)

@@ -15,7 +15,7 @@ from rollout_assets.collection.configs import CollectCommandConfig, read_collect
 from rollout_assets.collection.coverage import INTERRUPTED, CollectionReport
 from rollout_assets.collection.e2e import collect_from_command
 from rollout_assets.commands.aggregate import show_metrics
-from rollout_assets.commands.terminal import AsJson, err, out, print_json, progress_bars
+from rollout_assets.commands.terminal import AsJson, err, print_json, progress_bars, say, show
 from rollout_assets.config import load_campaign
 from rollout_assets.errors import ConfigError
 
@@ -164,29 +164,26 @@ def _write_requests(path: Path, values: dict[str, Any], as_json: bool) -> None:
     with progress_bars() as progress:
         inputs = CampaignInputs(load_campaign(config.campaign), config.split, path)
         prepared = inputs.write(reuse=config.reuse_existing_data_preparation, progress=progress)
-    if as_json:
-        print_json(prepared)
-    else:
-        _say(f"[green]{path}[/]: {_prepared_line(prepared)}")
+    show(prepared, as_json, lambda prepared: say(f"[green]{path}[/]: {_prepared_line(prepared)}"))
 
 
 def _show(prepared: PreparedInputs | None, report: CollectionReport) -> None:
     if prepared is not None:
-        _say(f"requests: {_prepared_line(prepared)}")
+        say(f"requests: {_prepared_line(prepared)}")
     if report.metrics is not None:
         show_metrics(json.loads(report.metrics.read_bytes()))
     colour = "green" if report.coverage.complete else "yellow"
     cached = f", {report.cached:,} of them before" if report.cached else ""
-    _say(f"[{colour}]{report.output}[/]: {report.coverage.line()}{cached}")
+    say(f"[{colour}]{report.output}[/]: {report.coverage.line()}{cached}")
     if report.failures is not None:
-        _say(f"[red]{report.failures}[/] says why requests failed; --resume tries them again")
+        say(f"[red]{report.failures}[/] says why requests failed; --resume tries them again")
     if report.gave_up:
-        _say("[red]gave up[/]: too many requests in a row had no answer; the rest was not tried")
+        say("[red]gave up[/]: too many requests in a row had no answer; the rest was not tried")
     if report.interrupted:
-        _say("[yellow]stopped[/]; --resume goes on from there")
+        say("[yellow]stopped[/]; --resume goes on from there")
     if report.store is not None:
-        _say(f"[green]{report.store}[/]: the records as a store, deeply validated")
-    _say(f"{report.seconds:.1f} s, {report.rollouts_per_second:.1f} rollouts/s")
+        say(f"[green]{report.store}[/]: the records as a store, deeply validated")
+    say(f"{report.seconds:.1f} s, {report.rollouts_per_second:.1f} rollouts/s")
 
 
 def _prepared_line(prepared: PreparedInputs) -> str:
@@ -195,7 +192,3 @@ def _prepared_line(prepared: PreparedInputs) -> str:
         f"{prepared.rows:,} requests of {prepared.source_rows:,} source rows, {prepared.targets_refused} targets "
         f"without a label, {sum(prepared.skipped.values())} source rows skipped{f' ({skipped})' if skipped else ''}"
     )
-
-
-def _say(text: str) -> None:
-    out.print(text, highlight=False, soft_wrap=True)

@@ -12,14 +12,11 @@ import typer
 from rollout_assets.commands.demo import build_source
 from rollout_assets.commands.headless import run_headless, show_headless
 from rollout_assets.commands.junit import write_junit
-from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, progress_bars
+from rollout_assets.commands.terminal import AsJson, CampaignOption, exit_unless, progress_bars, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, data_home, load_campaign
 from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
 from rollout_assets.defs.home import prepare_home
 from rollout_assets.defs.keys import CampaignKeys
-
-NOT_PASSED = 2
-"""Exit code when a run or an error-level check failed."""
 
 LOOPBACK = "127.0.0.1"
 """The UI has no login, so it must not be reachable from other machines."""
@@ -36,7 +33,7 @@ def ui(
     home = prepare_home(data_home())
     named = [CampaignKeys.of(name).campaign for name in campaign or ()]
     environment = os.environ | {"DAGSTER_HOME": str(home), CAMPAIGNS_VARIABLE: os.pathsep.join(named)}
-    out.print(f"http://{LOOPBACK}:{port} in a moment; runs and data are in {home}", highlight=False, soft_wrap=True)
+    say(f"http://{LOOPBACK}:{port} in a moment; runs and data are in {home}")
     arguments = ["-m", "dagster", "dev", "-m", "rollout_assets.definitions", "-h", LOOPBACK, "-p", str(port)]
     os.execve(sys.executable, [sys.executable, *arguments], environment)
 
@@ -55,9 +52,5 @@ def ci(
     result = run_headless(campaign, workers)
     if junit is not None:
         write_junit(result, junit)
-    if as_json:
-        print_json(result)
-    else:
-        show_headless(result)
-    if not result.ok:
-        raise typer.Exit(NOT_PASSED)
+    show(result, as_json, show_headless)
+    exit_unless(result.ok)

@@ -10,13 +10,21 @@ import typer
 
 from rollout_assets.campaigns.funnel import FunnelStage, campaign_funnel
 from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.plan import open_source
 from rollout_assets.campaigns.versions import current_version
 from rollout_assets.commands.headless import run_headless, show_headless
 from rollout_assets.commands.source import show_store
-from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, print_table, progress_bars
+from rollout_assets.commands.terminal import (
+    AsJson,
+    CampaignOption,
+    exit_unless,
+    print_json,
+    print_table,
+    progress_bars,
+    say,
+)
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.progress import ProgressSink
-from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.config import SyntheticConfig
 from rollout_assets.synthetic.store import build_synthetic_store
 
@@ -39,13 +47,12 @@ def demo(
         made = build_source(config, progress)
     if not as_json:
         if not made:
-            out.print(f"using the source that is already at {config.source.store_dir}", highlight=False, soft_wrap=True)
-        show_store(VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs))
+            say(f"using the source that is already at {config.source.store_dir}")
+        show_store(open_source(config))
     result = run_headless(campaign, workers)
     if not as_json or not result.ok:
         show_headless(result)
-    if not result.ok:
-        raise typer.Exit(2)
+    exit_unless(result.ok)
     version = current_version(config)
     funnel = campaign_funnel(config)
     seconds = time.monotonic() - began
@@ -57,30 +64,18 @@ def demo(
         return
     show_funnel(funnel)
     for report in reports:
-        out.print(f"report: {report}", highlight=False, soft_wrap=True)
-    out.print(
-        f"{layout.promoted} -> {version.name}: [green]deeply valid[/]; {seconds:.0f} s in all",
-        highlight=False,
-        soft_wrap=True,
-    )
+        say(f"report: {report}")
+    say(f"{layout.promoted} -> {version.name}: [green]deeply valid[/]; {seconds:.0f} s in all")
 
 
 def show_funnel(funnel: Sequence[FunnelStage]) -> None:
     """Print the funnel: each stage, what it loses, and why."""
-    rows = [
-        (
-            stage.name,
-            stage.count,
-            sum(stage.lost.values()) or None,
-            ", ".join(f"{reason.lower()} {count:,}" for reason, count in sorted(stage.lost.items(), key=_largest)),
-        )
-        for stage in funnel
-    ]
+    rows = []
+    for stage in funnel:
+        largest_first = sorted(stage.lost.items(), key=lambda item: (-item[1], item[0]))
+        reasons = ", ".join(f"{reason.lower()} {count:,}" for reason, count in largest_first)
+        rows.append((stage.name, stage.count, sum(stage.lost.values()) or None, reasons))
     print_table("from source rows to trainable views", ("stage", "count", "lost", "because"), rows)
-
-
-def _largest(item: tuple[str, int]) -> tuple[int, str]:
-    return -item[1], item[0]
 
 
 def build_source(config: CampaignConfig, progress: ProgressSink) -> bool:

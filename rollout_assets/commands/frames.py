@@ -40,8 +40,11 @@ def show_frame(
         shown = rows.select(columns or rows.columns)
         if limit is None:
             shown = shown.head(TABLE_ROWS)
-        count = f"{title} ({frame.height:,} rows)" if shown.height == frame.height else _of(title, shown, frame)
-        print_table(count, [heading(name) for name in shown.columns], [tuple(map(cell, row)) for row in shown.rows()])
+        count = f"{frame.height:,} rows"
+        if shown.height < frame.height:
+            count = f"first {shown.height:,} of {count}; --limit, --json or --csv for more"
+        rows_shown = [tuple(map(cell, row)) for row in shown.rows()]
+        print_table(f"{title} ({count})", [heading(name) for name in shown.columns], rows_shown)
 
 
 HEADINGS = {
@@ -95,10 +98,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(part) for part in value]
     return value
-
-
-def _of(title: str, shown: pl.DataFrame, frame: pl.DataFrame) -> str:
-    return f"{title} (first {shown.height:,} of {frame.height:,} rows; --limit, --json or --csv for more)"
 
 
 def _flat(frame: pl.DataFrame) -> pl.DataFrame:

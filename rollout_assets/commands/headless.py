@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 
-from rollout_assets.commands.terminal import out, print_table, progress_bars
+from rollout_assets.commands.terminal import print_table, progress_bars, say
 from rollout_assets.defs.headless import HeadlessResult, materialize_campaign
+
+LEVELS = {"ERROR": "[red]error[/]", "WARN": "[yellow]warning[/]"}
+"""Level of a check -> how one that did not pass is announced."""
 
 
 def run_headless(campaign: str, workers: int | None) -> HeadlessResult:
@@ -20,26 +23,15 @@ def show_headless(result: HeadlessResult) -> None:
         f"{result.campaign}: runs in Dagster",
         ("run", "ok", "checks", "errors", "warnings", "seconds"),
         [
-            (
-                run.name,
-                run.ok,
-                len(run.checks),
-                len(run.failed_checks("ERROR")),
-                len(run.failed_checks("WARN")),
-                run.seconds,
-            )
+            (run.name, run.ok, len(run.checks), *(len(run.failed_checks(level)) for level in LEVELS), run.seconds)
             for run in result.runs
         ],
     )
     for run in result.runs:
         if not run.ok:
-            _say(f"[red]failed[/] {run.name}: {run.error}")
-        for level, word in (("ERROR", "[red]error[/]"), ("WARN", "[yellow]warning[/]")):
+            say(f"[red]failed[/] {run.name}: {run.error}")
+        for level, word in LEVELS.items():
             for check in run.failed_checks(level):
-                _say(f"{word} {run.name} {check.asset}.{check.check}: {check.evidence}")
+                say(f"{word} {run.name} {check.asset}.{check.check}: {check.evidence}")
     verdict = "[green]passed[/]" if result.ok else "[red]not passed[/]"
-    _say(f"{result.campaign}: {verdict}; {result.seconds:.1f} s; 'rollout-assets ui' shows every run")
-
-
-def _say(text: str) -> None:
-    out.print(text, highlight=False, soft_wrap=True)
+    say(f"{result.campaign}: {verdict}; {result.seconds:.1f} s; 'rollout-assets ui' shows every run")

@@ -2,50 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import polars as pl
 import typer
 
+from rollout_assets import rollouts
 from rollout_assets.commands.frames import AsCsv, show_frame, show_records
 from rollout_assets.commands.opened_store import Campaign, Rollout, Store, open_store, required_campaign
-from rollout_assets.commands.terminal import AsJson, print_json, print_table, progress_bars, say
+from rollout_assets.commands.terminal import AsJson, exit_unless, print_json, print_table, progress_bars, say, show
 from rollout_assets.errors import ConfigError
 from rollout_assets.inspection.context import require_row
 from rollout_assets.inspection.inventory import GROUP_FILE
 from rollout_assets.inspection.suspicious import KINDS
-from rollout_assets.rollouts import (
-    Explanation,
-    candidate_audit_rows,
-    candidate_group_summary_rows,
-    diff_stores,
-    discover_rollout_store_paths,
-    rollout_step_objective_rows,
-    rollout_store_inventory_rows,
-    rollout_tree_summary_rows,
-    selected_depth_summary_rows,
-    suspicious_rollout_rows,
-    target_audit_rows,
-    training_readiness,
-    validity_waterfall_rows,
-)
-from rollout_assets.rollouts import explain as explain_candidate
-
-if TYPE_CHECKING:
-    from rollout_assets.rollouts import Replay
 
 app = typer.Typer(
     help="See what is in a rollout store, what was lost on the way, and what looks wrong.", no_args_is_help=True
 )
 
-WRONG = 2
-"""Exit code when a store does not hold what it should: differences, errors, not ready."""
-
 Limit = Annotated[int | None, typer.Option("--limit", "-n", help="At most this many rows.", min=0)]
 Tolerance = Annotated[
-    float, typer.Option(help="How far numbers may differ; relative above 1. For stores of different devices.", min=0.0)
+    float,
+    typer.Option(help="How far numbers may differ, for stores made on other devices; relative above 1.", min=0.0),
 ]
 Step = Annotated[int | None, typer.Option("--step", help="Only this step row.", min=0)]
 
@@ -64,10 +45,12 @@ def inventory(
     paths = [
         path
         for place in places
-        for path in ([place] if (place / GROUP_FILE).is_file() else discover_rollout_store_paths(place, pattern))
+        for path in (
+            [place] if (place / GROUP_FILE).is_file() else rollouts.discover_rollout_store_paths(place, pattern)
+        )
     ]
     with progress_bars() as progress:
-        frame = rollout_store_inventory_rows(paths, validate=validate, progress=progress)
+        frame = rollouts.rollout_store_inventory_rows(paths, validate=validate, progress=progress)
     shown = (
         "path",
         "status",
@@ -87,7 +70,7 @@ def inventory(
 @app.command()
 def waterfall(store: Store, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """From the full shell to what was selected: how many views are left after each stage."""
-    show_frame("validity waterfall", validity_waterfall_rows(open_store(store)), None, as_json, as_csv)
+    show_frame("validity waterfall", rollouts.validity_waterfall_rows(open_store(store)), None, as_json, as_csv)
 
 
 @app.command()
@@ -100,7 +83,7 @@ def groups(
     as_csv: AsCsv = False,
 ) -> None:
     """Validity and gains of candidates by one category."""
-    frame = candidate_group_summary_rows(open_store(store), by)  # type: ignore[arg-type]  # checked there
+    frame = rollouts.candidate_group_summary_rows(open_store(store), by)  # type: ignore[arg-type]  # checked there
     shown = [by, "count", "actor_valid", "q_train", "selected"]
     shown += [f"root_gain_{part}" for part in ("mean", "std", "min", "median", "max")]
     show_frame(f"candidates by {by}", frame, shown, as_json, as_csv)
@@ -109,7 +92,7 @@ def groups(
 @app.command()
 def targets(store: Store, limit: Limit = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """Every target: what the actor saw of it, which ground truth it matched, how many rollouts it got."""
-    frame = target_audit_rows(open_store(store))
+    frame = rollouts.target_audit_rows(open_store(store))
     shown = (
         "target_row_id",
         "sample_key",
@@ -135,7 +118,7 @@ def candidates(
     as_csv: AsCsv = False,
 ) -> None:
     """Candidate rows: what the rules measured, the labels, and how likely the policy was to select each."""
-    frame = candidate_audit_rows(open_store(store), rollout, step, limit)
+    frame = rollouts.candidate_audit_rows(open_store(store), rollout, step, limit)
     shown = (
         "candidate_row_id",
         "rollout_row_id",
@@ -160,7 +143,7 @@ def steps(
 ) -> None:
     """Every step: which views were offered, which one was selected, what it gained."""
     reader = open_store(store)
-    frame = rollout_step_objective_rows(reader)
+    frame = rollouts.rollout_step_objective_rows(reader)
     if rollout is not None:
         require_row(reader, "rollouts", rollout)
         frame = frame.filter(pl.col("rollout_row_id") == rollout)
@@ -185,7 +168,7 @@ def steps(
 @app.command()
 def tree(store: Store, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """What each recipe selected at each step, by position family."""
-    frame = rollout_tree_summary_rows(open_store(store))
+    frame = rollouts.rollout_tree_summary_rows(open_store(store))
     shown = [name for name in frame.columns if name not in ("policy", "strategy", "sources")]
     show_frame("rollout trees", frame, shown, as_json, as_csv)
 
@@ -198,7 +181,7 @@ def depth(
     as_csv: AsCsv = False,
 ) -> None:
     """Depth images of selected views: valid and far pixels, least, median and greatest depth."""
-    show_frame("selected depth", selected_depth_summary_rows(open_store(store), limit), None, as_json, as_csv)
+    show_frame("selected depth", rollouts.selected_depth_summary_rows(open_store(store), limit), None, as_json, as_csv)
 
 
 @app.command()
@@ -212,20 +195,19 @@ def suspicious(
     """Rows that look wrong, and why; exit code 2 when one of them is an error."""
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"--kind: there is no kind {kind!r}; choose one of {', '.join(KINDS)}")
-    rows = suspicious_rollout_rows(open_store(store))
+    rows = rollouts.suspicious_rollout_rows(open_store(store))
     rows = rows if kind is None else rows.filter(pl.col("kind") == kind)
     if not as_json and not as_csv:
         counts = rows.group_by("kind", "severity", maintain_order=True).agg(pl.len().alias("rows"))
         show_frame("suspicious rows by kind", counts, None, False, False)
     show_frame("suspicious rows", rows, None, as_json, as_csv, limit)
-    if (rows["severity"] == "error").any():
-        raise typer.Exit(WRONG)
+    exit_unless((rows["severity"] != "error").all())
 
 
 @app.command()
 def ready(store: Store, as_json: AsJson = False) -> None:
     """Say whether a store is worth training on; exit code 2 when it is not."""
-    readiness = training_readiness(open_store(store))
+    readiness = rollouts.training_readiness(open_store(store))
     if as_json:
         print_json(
             {"verdict": readiness.verdict, "measures": readiness.measures, "by_policy": readiness.by_policy.to_dicts()}
@@ -234,8 +216,7 @@ def ready(store: Store, as_json: AsJson = False) -> None:
         rows = [(m.name, f"{m.value:.4g}", m.wanted, m.status, m.meaning) for m in readiness.measures]
         print_table(f"{store}: {readiness.verdict}", ("measure", "value", "wanted", "status", "meaning"), rows)
         show_frame("support by recipe", readiness.by_policy, None, False, False)
-    if readiness.verdict == "not ready":
-        raise typer.Exit(WRONG)
+    exit_unless(readiness.verdict != "not ready")
 
 
 @app.command()
@@ -245,11 +226,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Everything about one candidate: rules with measured values and limits, errors, source, mesh, config, commit."""
-    explanation = explain_candidate(open_store(store), candidate)
-    if as_json:
-        print_json(explanation)
-    else:
-        _show_explanation(explanation)
+    show(rollouts.explain(open_store(store), candidate), as_json, _show_explanation)
 
 
 @app.command()
@@ -260,24 +237,19 @@ def replay(
     ] = None,
     campaign: Campaign = None,
     sources: Annotated[int | None, typer.Option("--sources", help="Only the first source rows.", min=1)] = None,
-    tolerance: Annotated[
-        float, typer.Option(help="How far numbers may differ, for stores made on another device.", min=0.0)
-    ] = 0.0,
+    tolerance: Tolerance = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """Recompute from lineage and seed, and compare every stored value; exit code 2 when one differs."""
-    from rollout_assets.rollouts import replay as replay_rollout  # here, because it needs the platform extra
-    from rollout_assets.rollouts import replay_sources
-
     reader = open_store(store)
     config = required_campaign(reader, campaign)
     if rollout is not None:
-        replays = [replay_rollout(reader, rollout, config, tolerance=tolerance)]
+        replays = [rollouts.replay(reader, rollout, config, tolerance=tolerance)]
     else:
         count = reader.num_rows("sources")
         rows = range(count if sources is None else min(sources, count))
         with progress_bars() as progress:
-            replays = list(replay_sources(reader, config, rows, tolerance=tolerance, progress=progress))
+            replays = list(rollouts.replay_sources(reader, config, rows, tolerance=tolerance, progress=progress))
     _show_replays(replays, as_json)
 
 
@@ -292,34 +264,31 @@ def second_opinion(
     as_csv: AsCsv = False,
 ) -> None:
     """Score random candidates again with the naive oracle, seconds for each; exit code 2 when it disagrees."""
-    from rollout_assets.rollouts import second_opinion as ask_again  # here, because it needs the platform extra
-
     reader = open_store(store)
     with progress_bars() as progress:
-        opinion = ask_again(reader, fraction, seed, required_campaign(reader, campaign), limit=limit, progress=progress)
+        opinion = rollouts.second_opinion(
+            reader, fraction, seed, required_campaign(reader, campaign), limit=limit, progress=progress
+        )
     if as_json or as_csv:
         show_frame("", opinion.labels, None, as_json, as_csv)
     else:
         show_frame("second opinion", opinion.labels.drop("rollout_id"), None, False, False)
         verdict = "[green]agrees[/]" if opinion.agrees else f"[red]disagrees on {opinion.findings.height} label(s)[/]"
         say(f"{verdict}: {opinion.candidates:,} of {opinion.labelled:,} labelled candidates scored again")
-    if not opinion.agrees:
-        raise typer.Exit(WRONG)
+    exit_unless(opinion.agrees)
 
 
 @app.command()
 def diff(
     a: Annotated[str, typer.Argument(help="A store.", metavar="A")],
     b: Annotated[str, typer.Argument(help="Another store.", metavar="B")],
-    tolerance: Annotated[
-        float, typer.Option(help="How far numbers may differ; relative for numbers above 1.", min=0.0)
-    ] = 0.0,
+    tolerance: Tolerance = 0.0,
     depth: Annotated[bool, typer.Option("--depth/--no-depth", help="Also compare depth images.")] = True,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
     """Compare two stores row by row: rows, masks, labels, lineage, depth; exit code 2 when they differ."""
-    result = diff_stores(open_store(a), open_store(b), tolerance=tolerance, depth=depth)
+    result = rollouts.diff_stores(open_store(a), open_store(b), tolerance=tolerance, depth=depth)
     if as_json:
         print_json(
             {"a": a, "b": b, "rows_compared": result.rows_compared, "differences": result.differences.to_dicts()}
@@ -329,11 +298,10 @@ def diff(
     if not as_json and not as_csv:
         compared = ", ".join(f"{count:,} {table}" for table, count in result.rows_compared.items())
         say(f"{'[green]equal[/]' if result.equal else '[red]different[/]'}: compared {compared}")
-    if not result.equal:
-        raise typer.Exit(WRONG)
+    exit_unless(result.equal)
 
 
-def _show_explanation(explanation: Explanation) -> None:
+def _show_explanation(explanation: rollouts.Explanation) -> None:
     for line in explanation.story:
         say(line)
     rules = [(r.rule, r.measured, r.limit or "not recorded", r.passed, r.reason) for r in explanation.rules]
@@ -353,21 +321,19 @@ def _show_explanation(explanation: Explanation) -> None:
     show_records("made by", explanation.made_by)
 
 
-def _show_replays(replays: Sequence[Replay], as_json: bool) -> None:
+def _show_replays(replays: Sequence[rollouts.Replay], as_json: bool) -> None:
     differing = [replay for replay in replays if not replay.identical]
     if as_json:
         print_json([_replay_facts(replay) for replay in replays])
     else:
         for replay in differing:
             show_frame(f"{replay.subject}: stored is a, recomputed is b", replay.differences, None, False, False)
-        candidates = sum(replay.diff.rows_compared["candidates"] for replay in replays)
-        rollouts = sum(replay.diff.rows_compared["rollouts"] for replay in replays)
+        compared = sum((Counter(replay.diff.rows_compared) for replay in replays), Counter())
         verdict = f"[red]{len(differing)} of {len(replays)} differ[/]" if differing else "[green]identical[/]"
-        say(f"{verdict}: {rollouts:,} rollouts, {candidates:,} candidates recomputed")
-    if differing:
-        raise typer.Exit(WRONG)
+        say(f"{verdict}: {compared['rollouts']:,} rollouts, {compared['candidates']:,} candidates recomputed")
+    exit_unless(not differing)
 
 
-def _replay_facts(replay: Replay) -> dict[str, Any]:
+def _replay_facts(replay: rollouts.Replay) -> dict[str, Any]:
     rows_compared, differences = replay.diff.rows_compared, replay.differences.to_dicts()
     return {"subject": replay.subject, "rows_compared": rows_compared, "differences": differences}

@@ -21,24 +21,20 @@ def write_junit(result: HeadlessResult, path: Path) -> None:
 
 
 def _suite(campaign: str, run: RunOutcome) -> ElementTree.Element:
-    failures = len(run.failed_checks("ERROR"))
+    name, seconds = f"{campaign}.{run.name}", f"{run.seconds:.3f}"
     suite = ElementTree.Element(
         "testsuite",
-        name=f"{campaign}.{run.name}",
+        name=name,
         tests=str(1 + len(run.checks)),
-        failures=str(failures),
+        failures=str(len(run.failed_checks("ERROR"))),
         errors=str(int(not run.ok)),
-        time=f"{run.seconds:.3f}",
+        time=seconds,
     )
-    case = ElementTree.SubElement(
-        suite, "testcase", classname=f"{campaign}.{run.name}", name="run", time=f"{run.seconds:.3f}"
-    )
+    case = ElementTree.SubElement(suite, "testcase", classname=name, name="run", time=seconds)
     if not run.ok:
         _add_message(case, "error", run.error)
     for check in run.checks:
-        case = ElementTree.SubElement(
-            suite, "testcase", classname=f"{campaign}.{run.name}.{check.asset}", name=check.check, time="0"
-        )
+        case = ElementTree.SubElement(suite, "testcase", classname=f"{name}.{check.asset}", name=check.check, time="0")
         if not check.passed and check.level == "ERROR":
             _add_message(case, "failure", check.evidence)
         elif not check.passed:

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from rollout_assets.commands.terminal import AsJson, CampaignOption, print_json, print_table, say
+from rollout_assets.campaigns.plan import open_source
+from rollout_assets.commands.terminal import AsJson, CampaignOption, print_table, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.errors import ConfigError
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
 from rollout_assets.rollouts.step_table import StepRow, step_rows
-from rollout_assets.rollouts.trace import RolloutZarrRecord, recipe_and_chain
-from rollout_assets.sources.vin_store import VinOfflineStore
+from rollout_assets.rollouts.trace import recipe_and_chain
 from rollout_assets.targets.matching import TargetMatch
 
 
@@ -36,20 +36,21 @@ def rollout(
     """
     config = _only(load_campaign(campaign), recipe)
     if plot is not None:
-        _refuse_other_pages(plot)
-    store = VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs)
+        from rollout_assets.reports import rollout_picture  # pictures need the reports extra
+
+        rollout_picture.refuse_other_pages(plot)
+    store = open_source(config)
     generator = RolloutGenerator(config, store)
     row = store.row(int(sample) if sample.isdigit() else sample)
     prepared = generator.prepare(row)
     chosen = _target(prepared, target, row.sample_key)
     records = list(generator.records_of(replace(prepared, targets=(chosen,))))
     steps = [step for record in records for step in step_rows(record)]
-    if as_json:
-        print_json(steps)
-    else:
-        _show(chosen.match, steps)
+    show(steps, as_json, lambda steps: _show(chosen.match, steps))
     if plot is not None:
-        _plot(chosen, records[-1], plot)
+        scene, points_world = chosen.oracle_state.scene, chosen.actor.points_world
+        chain = records[-1].chains[0]
+        rollout_picture.plot_rollout(records[-1], chain, scene.vertices, scene.faces, points_world, plot)
         if not as_json:
             say(f"wrote {plot}")
 
@@ -64,19 +65,6 @@ def _target(sample: PreparedSample, rank: int, sample_key: str) -> TargetedRoot:
     if isinstance(target, RefusedTarget):
         raise ConfigError(f"{target.match.target.target_id}: gets no rollout: {target.reason} ({target.detail})")
     return target
-
-
-def _refuse_other_pages(plot: Path) -> None:
-    from rollout_assets.reports.rollout_picture import refuse_other_pages  # pictures need the reports extra
-
-    refuse_other_pages(plot)
-
-
-def _plot(target: TargetedRoot, record: RolloutZarrRecord, path: Path) -> None:
-    from rollout_assets.reports.rollout_picture import plot_rollout  # pictures need the reports extra
-
-    scene = target.oracle_state.scene
-    plot_rollout(record, record.chains[0], scene.vertices, scene.faces, target.actor.points_world, path)
 
 
 def _only(config: CampaignConfig, recipe: str | None) -> CampaignConfig:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from rollout_assets.commands.terminal import CampaignOption, err, out
+from rollout_assets.commands.terminal import CampaignOption, err, say
 from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
 from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import ConfigError
@@ -57,7 +57,7 @@ def serve(
         ready_file.unlink(missing_ok=True)
 
     def on_ready(url: str) -> None:
-        out.print(f"serving campaign {config.name} at {url}", highlight=False, soft_wrap=True)
+        say(f"serving campaign {config.name} at {url}")
         if ready_file is not None:
             publish_bytes(ready_file, f"{url}\n".encode())
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
 
-from rollout_assets.commands.terminal import AsJson, out, print_json, print_table, progress_bars
+from rollout_assets.commands.terminal import AsJson, exit_unless, print_table, progress_bars, say, show
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError
-from rollout_assets.sources.audit import audit_store
+from rollout_assets.sources.audit import StoreAudit, audit_store
 from rollout_assets.sources.layout import IndexRow
-from rollout_assets.sources.summary import summarise_store
+from rollout_assets.sources.summary import StoreSummary, summarise_store
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.config import SyntheticConfig
 from rollout_assets.synthetic.store import SyntheticSummary, append_synthetic_snippets, build_synthetic_store
@@ -44,18 +44,21 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build synthetic homes, walked through and seen by a camera, as a source store with its meshes."""
-    config = _synthetic_config(
-        scenes=scenes,
-        snippets_per_scene=snippets,
-        faces=faces,
-        seed=seed,
-        evidence=evidence,
-        furniture_dir=furniture,
-        workers=workers,
-    )
+    try:
+        config = SyntheticConfig(
+            scenes=scenes,
+            snippets_per_scene=snippets,
+            faces=faces,
+            seed=seed,
+            evidence=evidence,
+            furniture_dir=furniture,
+            workers=workers,
+        )
+    except ValidationError as error:
+        raise ConfigError(problems_text(error, SyntheticConfig)) from None
     with progress_bars() as progress:
         summary = build_synthetic_store(store, config, progress, overwrite=overwrite)
-    _print_summary(summary, as_json)
+    show(summary, as_json, _show_summary)
 
 
 @app.command()
@@ -73,7 +76,7 @@ def append(
         summary = append_synthetic_snippets(
             store, snippets, new_scenes, progress, scene_ids=scene or None, furniture_dir=furniture, workers=workers
         )
-    _print_summary(summary, as_json)
+    show(summary, as_json, _show_summary)
 
 
 @app.command()
@@ -90,12 +93,8 @@ def info(
     """Show what a store holds: rows per split, scenes, faces, points and boxes."""
     opened = VinOfflineStore.open(store, mesh_dir or ())
     if rows:
-        listing = [row.model_dump(mode="json") for row in opened.rows()]
-        if as_json:
-            print_json(listing)
-        else:
-            names = list(IndexRow.model_fields)
-            print_table(f"{store}: {len(opened)} rows", names, [[row[name] for name in names] for row in listing])
+        title, names = f"{store}: {len(opened)} rows", list(IndexRow.model_fields)
+        show(opened.rows(), as_json, lambda rows: print_table(title, names, [list(vars(row).values()) for row in rows]))
     else:
         show_store(opened, as_json)
     if plot is not None:
@@ -103,7 +102,7 @@ def info(
 
         plot_sample(opened, opened.row(int(sample) if sample.isdigit() else sample), plot)
         if not as_json:
-            out.print(f"wrote {plot}", highlight=False)
+            say(f"wrote {plot}")
 
 
 @app.command()
@@ -111,55 +110,41 @@ def check(store: StoreDir, mesh_dir: MeshDirs = None, as_json: AsJson = False) -
     """Look at every value of a store and name every problem; exit code 2 when there is one."""
     with progress_bars() as progress:
         audit = audit_store(store, mesh_dir or (), progress)
-    if as_json:
-        print_json(audit)
-    else:
-        for warning in audit.warnings:
-            out.print(f"[yellow]warning[/]: {warning}", highlight=False, soft_wrap=True)
-        for problem in audit.problems:
-            out.print(f"[red]problem[/]: {problem}", highlight=False, soft_wrap=True)
-        verdict = "[green]ok[/]" if audit.ok else f"[red]{len(audit.problems)} problem(s)[/]"
-        out.print(f"{verdict}: {store}, {audit.num_rows} rows", highlight=False)
-    if not audit.ok:
-        raise typer.Exit(2)
+    show(audit, as_json, lambda audit: _show_audit(store, audit))
+    exit_unless(audit.ok)
 
 
 def show_store(opened: VinOfflineStore, as_json: bool = False) -> None:
     """Print the scene table of an opened store."""
     with progress_bars() as progress:
         summary = summarise_store(opened, progress)
-    if as_json:
-        print_json(summary)
-        return
+    show(summary, as_json, _show_scenes)
+
+
+def _show_audit(store: Path, audit: StoreAudit) -> None:
+    for warning in audit.warnings:
+        say(f"[yellow]warning[/]: {warning}")
+    for problem in audit.problems:
+        say(f"[red]problem[/]: {problem}")
+    verdict = "[green]ok[/]" if audit.ok else f"[red]{len(audit.problems)} problem(s)[/]"
+    say(f"{verdict}: {store}, {audit.num_rows} rows")
+
+
+def _show_scenes(summary: StoreSummary) -> None:
     print_table(
         f"{summary.path}  (manifest {summary.source_manifest_hash})",
         ("scene", "split", "rows", "faces", "points", "gt boxes", "detected", "poses"),
-        [
-            (s.scene_id, s.split, s.rows, s.faces, s.points, s.gt_boxes, s.detected_boxes, s.poses)
-            for s in summary.scenes
-        ],
+        [tuple(vars(scene).values()) for scene in summary.scenes],
     )
     splits = ", ".join(f"{count} {split}" for split, count in summary.rows_per_split.items())
     total = sum(summary.rows_per_split.values())
     place = f"{len(summary.scenes)} scenes in {summary.num_shards} shards"
-    out.print(f"{total} rows ({splits}) of {place}; points, boxes and poses are means per row", highlight=False)
+    say(f"{total} rows ({splits}) of {place}; points, boxes and poses are means per row")
 
 
-def _synthetic_config(**options: Any) -> SyntheticConfig:
-    try:
-        return SyntheticConfig(**options)
-    except ValidationError as error:
-        raise ConfigError(problems_text(error, SyntheticConfig)) from None
-
-
-def _print_summary(summary: SyntheticSummary, as_json: bool) -> None:
-    if as_json:
-        print_json(summary)
-        return
-    out.print(
+def _show_summary(summary: SyntheticSummary) -> None:
+    say(
         f"[green]{summary.store_dir}[/]: {summary.new_samples} new rows in {summary.new_shards} shards "
         f"({summary.new_scenes} new scenes); now {summary.num_samples} rows, {summary.num_train} train and "
-        f"{summary.num_val} val; {summary.seconds:.1f} s",
-        highlight=False,
-        soft_wrap=True,
+        f"{summary.num_val} val; {summary.seconds:.1f} s"
     )

@@ -9,20 +9,17 @@ import typer
 
 from rollout_assets.commands.frames import plain
 from rollout_assets.commands.opened_store import Store
-from rollout_assets.commands.terminal import AsJson, print_json, print_table, say
+from rollout_assets.commands.terminal import AsJson, exit_unless, print_json, print_table, say, show
 from rollout_assets.reports.schema_page import schema_markdown
 from rollout_assets.rollouts.zarr_store import (
     ROLLOUT_ZARR_SCHEMA_VERSION,
     RolloutZarrStoreReader,
     validate_rollout_zarr_store,
 )
-from rollout_assets.rollouts.zarr_store.summary import export_table, schema_rows, store_info
+from rollout_assets.rollouts.zarr_store.summary import StoreInfo, export_table, schema_rows, store_info
 from rollout_assets.rollouts.zarr_store.summary import head as first_rows
 
 app = typer.Typer(help="Look into, check and export rollout stores.", no_args_is_help=True)
-
-DAMAGED = 2
-"""Exit code of ``validate`` when anything was found wrong."""
 
 TableName = Annotated[str, typer.Argument(help="Name of a table.", metavar="TABLE")]
 Columns = Annotated[list[str] | None, typer.Option("--column", help="Only this column; may be repeated.")]
@@ -31,10 +28,10 @@ Columns = Annotated[list[str] | None, typer.Option("--column", help="Only this c
 @app.command()
 def info(store: Store, as_json: AsJson = False) -> None:
     """What a store holds and where it came from."""
-    facts = store_info(RolloutZarrStoreReader(store))
-    if as_json:
-        print_json(facts)
-        return
+    show(store_info(RolloutZarrStoreReader(store)), as_json, _show_info)
+
+
+def _show_info(facts: StoreInfo) -> None:
     single_values = [(name, value) for name, value in vars(facts).items() if not isinstance(value, dict)]
     print_table(str(facts.location), ("what", "value"), single_values)
     print_table("rows", ("table", "rows"), list(facts.counts.items()))
@@ -60,8 +57,7 @@ def validate(
     else:
         rows = [(f.check, f.where, f.row, f.count, f.problem, f.value) for f in result.findings]
         print_table(f"{store}: {len(rows)} findings", ("check", "where", "row", "rows", "problem", "got"), rows)
-    if not result.ok:
-        raise typer.Exit(DAMAGED)
+    exit_unless(result.ok)
 
 
 @app.command()

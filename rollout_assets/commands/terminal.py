@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from rollout_assets.progress import ProgressSink, terminal_progress
+from rollout_assets.progress import terminal_progress
 
 PIPE_WIDTH = 160
 """Columns of a table that goes to a file or a pipe."""
 
+NOT_OK = 2
+"""Exit code of a command that found something wrong, different or unfinished."""
+
+Value = TypeVar("Value")
+
 out = Console() if Console().is_terminal else Console(width=PIPE_WIDTH)
 err = Console(stderr=True)
+progress_bars = partial(terminal_progress, err)
+"""Bars on stderr when it is a terminal, silence otherwise."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 CampaignOption = Annotated[
@@ -39,7 +46,23 @@ def print_json(value: Any) -> None:
     out.print_json(json.dumps(value, default=_plain), indent=2)
 
 
+def show(value: Value, as_json: bool, print_value: Callable[[Value], None]) -> None:
+    """Print a value as JSON, or the way people read it."""
+    print_json(value) if as_json else print_value(value)
+
+
+def exit_unless(ok: bool) -> None:
+    """End the command with exit code 2 unless all is well."""
+    if not ok:
+        raise typer.Exit(NOT_OK)
+
+
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print rows as a table."""
+    out.print(make_table(title, columns, rows))
+
+
+def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     """Rows as a table; numbers to the right, None as a dash."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
@@ -47,14 +70,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    out.print(table)
-
-
-@contextmanager
-def progress_bars() -> Iterator[ProgressSink]:
-    """Bars on stderr when it is a terminal, silence otherwise."""
-    with terminal_progress(err) as sink:
-        yield sink
+    return table
 
 
 def _cell(value: Any) -> str:

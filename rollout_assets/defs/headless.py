@@ -6,12 +6,9 @@ few worker processes; a shard that fails stops no other shard, but it stops prom
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +17,7 @@ from time import perf_counter
 
 import dagster as dg
 
+from rollout_assets.campaigns.plan import refuse_unplanned
 from rollout_assets.config import data_home
 from rollout_assets.defs.code_location import build_definitions
 from rollout_assets.defs.home import databases_kept_open, open_instance
@@ -27,6 +25,7 @@ from rollout_assets.defs.keys import GPU_POOL, OBSERVE, PARTITION_TAG, PLAN, PRO
 from rollout_assets.defs.records import unfinished_runs
 from rollout_assets.errors import CampaignError, ConfigError
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.workers import run_tasks
 
 PROCESS_TAG = "rollout_assets/process"
 """Run tag with host and process id, by which a run whose process died is recognised."""
@@ -110,28 +109,31 @@ def materialize_campaign(
         workers = min(workers, _free_slots(runner.instance))
         runs = [runner.run(OBSERVE), runner.run(PLAN)]
         if all(run.ok for run in runs):
-            runs += _run_shards(runner, _chosen(runner.planned(), shard_ids), workers, progress)
+            refuse_unplanned(shard_ids, planned := runner.planned())
+            runs += _run_shards(runner, shard_ids or planned, workers, progress)
         if all(run.ok for run in runs):
             runs.append(runner.run(PROMOTE))
     return HeadlessResult(runner.keys.config.name, tuple(runs), perf_counter() - began)
 
 
-def _chosen(planned: list[str], shard_ids: Sequence[str]) -> list[str]:
-    unknown = sorted(set(shard_ids) - set(planned))
-    if unknown:
-        raise ConfigError(f"no {', '.join(unknown)} in the plan; it has {planned[0]} to {planned[-1]}")
-    return list(shard_ids) or planned
-
-
-def _run_shards(runner: HeadlessRunner, shard_ids: list[str], workers: int, progress: ProgressSink) -> list[RunOutcome]:
+def _run_shards(
+    runner: HeadlessRunner, shard_ids: Sequence[str], workers: int, progress: ProgressSink
+) -> list[RunOutcome]:
     """Run some shards; their outcomes come in the order of the shards."""
-    outcomes: dict[str, RunOutcome] = {}
     progress(ProgressEvent("shards", 0, len(shard_ids), unit="shards"))
-    for outcome in _shard_runs(runner, shard_ids, min(workers, len(shard_ids))):
-        outcomes[outcome.name] = outcome
-        note = f"{outcome.name} {'done' if outcome.ok else 'failed'}"
-        progress(ProgressEvent("shards", len(outcomes), len(shard_ids), note, "shards"))
-    return [outcomes[shard_id] for shard_id in shard_ids]
+
+    def report(shard_id: str, outcome: RunOutcome, finished: int) -> None:
+        note = f"{shard_id} {'done' if outcome.ok else 'failed'}"
+        progress(ProgressEvent("shards", finished, len(shard_ids), note, "shards"))
+
+    outcomes = run_tasks(
+        runner.shard_runner,
+        {shard_id: shard_id for shard_id in shard_ids},
+        workers,
+        on_result=report,
+        on_death=lambda death: RunOutcome(SHARD, death.task, "", False, str(death), (), 0.0),
+    )
+    return list(outcomes.values())
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,10 @@ class HeadlessRunner:
 
     campaign: str
     home: str
+
+    def __reduce__(self) -> tuple[type[HeadlessRunner], tuple[str, str]]:
+        """A worker process gets a runner of its own, which opens the instance anew."""
+        return HeadlessRunner, (self.campaign, self.home)
 
     @cached_property
     def keys(self) -> CampaignKeys:
@@ -183,6 +189,10 @@ class HeadlessRunner:
         checks = tuple(_check_outcome(evaluation) for evaluation in result.get_asset_check_evaluations())
         return RunOutcome(job, partition, result.run_id, result.success, _error(result), checks, perf_counter() - began)
 
+    def shard_runner(self) -> Callable[[str, ProgressSink], RunOutcome]:
+        """The function that runs one shard; Dagster's log has its progress."""
+        return lambda shard_id, _progress: self.run(SHARD, shard_id)
+
 
 def sweep_dead_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
     """Mark runs as failed whose headless process died on this machine, and free their pool slots; returns their ids."""
@@ -200,10 +210,8 @@ def sweep_dead_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
 def _alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # another user's process may not be signalled, but lives
     return True
 
 
@@ -218,35 +226,6 @@ def _free_slots(instance: dg.DagsterInstance) -> int:
             f"'dagster instance concurrency set {GPU_POOL} N'"
         )
     return free
-
-
-def _shard_runs(runner: HeadlessRunner, shards: Sequence[str], workers: int) -> Iterator[RunOutcome]:
-    if workers == 1:
-        for shard in shards:
-            yield runner.run(SHARD, shard)
-        return
-    context = multiprocessing.get_context("spawn")
-    arguments = (runner.campaign, runner.home)
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=arguments) as pool:
-        waiting = {pool.submit(_run_shard, shard): shard for shard in shards}
-        for future in as_completed(waiting):
-            try:
-                yield future.result()
-            except BrokenProcessPool:
-                error = "a worker process died; run the command again"
-                yield RunOutcome(SHARD, waiting[future], "", False, error, (), 0.0)
-
-
-_worker: list[HeadlessRunner] = []
-"""The runner of a worker process."""
-
-
-def _start_worker(campaign: str, home: str) -> None:
-    _worker.append(HeadlessRunner(campaign, home))
-
-
-def _run_shard(shard: str) -> RunOutcome:
-    return _worker[0].run(SHARD, shard)
 
 
 def _check_outcome(evaluation: dg.AssetCheckEvaluation) -> CheckOutcome:

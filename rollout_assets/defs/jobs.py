@@ -6,48 +6,35 @@ from typing import Any
 
 import dagster as dg
 
+from rollout_assets.defs import keys as names
 from rollout_assets.defs.checks import shard_check_keys
-from rollout_assets.defs.keys import (
-    CAMPAIGN_TAG,
-    OBSERVE,
-    PLAN,
-    PROMOTE,
-    READINGS,
-    ROLLOUT_SHARD_PLAN,
-    ROLLOUT_SHARDS,
-    ROLLOUTS_ZARR,
-    SHARD,
-    SHARD_CHECKS,
-    VALIDATED_SHARDS,
-    VIN_OFFLINE_STORE,
-    VIN_SOURCE_ROWS,
-    CampaignKeys,
-)
+from rollout_assets.defs.keys import CampaignKeys
 
 
 def campaign_jobs(keys: CampaignKeys) -> dict[str, Any]:
     """The jobs of a campaign: observe, plan, one shard with its checks, its checks alone, and promotion."""
 
-    def job(name: str, selection: dg.AssetSelection, description: str) -> Any:
-        tags = {CAMPAIGN_TAG: keys.config.name}
-        return dg.define_asset_job(keys.job(name), selection, description=description, tags=tags)
+    def assets(*chosen: str) -> dg.AssetSelection:
+        return dg.AssetSelection.assets(*(keys.key(name) for name in chosen))
 
-    def assets(*names: str) -> dg.AssetSelection:
-        return dg.AssetSelection.assets(*(keys.key(name) for name in names))
-
-    shard = assets(VIN_SOURCE_ROWS, ROLLOUT_SHARDS, VALIDATED_SHARDS)
-    checks = dg.AssetSelection.checks(*shard_check_keys(keys))
-    promoted = assets(ROLLOUTS_ZARR, *READINGS)
-    return {
-        OBSERVE: job(OBSERVE, assets(VIN_OFFLINE_STORE), "See whether the source has changed."),
-        PLAN: job(PLAN, assets(ROLLOUT_SHARD_PLAN), "Plan shards for rows that have none."),
-        SHARD: job(SHARD, shard, "Build, check and validate one shard."),
-        SHARD_CHECKS: job(
-            SHARD_CHECKS,
-            checks,
+    pieces = {
+        names.OBSERVE: (assets(names.VIN_OFFLINE_STORE), "See whether the source has changed."),
+        names.PLAN: (assets(names.ROLLOUT_SHARD_PLAN), "Plan shards for rows that have none."),
+        names.SHARD: (
+            assets(names.VIN_SOURCE_ROWS, names.ROLLOUT_SHARDS, names.VALIDATED_SHARDS),
+            "Build, check and validate one shard.",
+        ),
+        names.SHARD_CHECKS: (
+            dg.AssetSelection.checks(*shard_check_keys(keys)),
             "Check one shard again without building it: give the shard as the tag dagster/partition.",
         ),
-        PROMOTE: job(
-            PROMOTE, promoted, "Promote all validated shards, check the result, and make its report and metrics."
+        names.PROMOTE: (
+            assets(names.ROLLOUTS_ZARR, *names.READINGS),
+            "Promote all validated shards, check the result, and make its report and metrics.",
         ),
+    }
+    tags = {names.CAMPAIGN_TAG: keys.config.name}
+    return {
+        name: dg.define_asset_job(keys.job(name), selection, description=description, tags=tags)
+        for name, (selection, description) in pieces.items()
     }

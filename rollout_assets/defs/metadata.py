@@ -60,19 +60,7 @@ def frame_table(frame: pl.DataFrame) -> dg.TableMetadataValue:
 
 def findings_table(findings: Iterable[Finding]) -> dg.TableMetadataValue:
     """Findings as a table that names check, array and row."""
-    return table(
-        [
-            {
-                "check": finding.check,
-                "where": finding.where,
-                "row": "" if finding.row is None else str(finding.row),
-                "rows": finding.count,
-                "problem": finding.problem,
-                "value": finding.value,
-            }
-            for finding in findings
-        ]
-    )
+    return table([vars(finding) for finding in findings])
 
 
 def evidence(rows: dg.TableMetadataValue) -> Metadata:
@@ -80,10 +68,10 @@ def evidence(rows: dg.TableMetadataValue) -> Metadata:
     return {"evidence": rows} if rows.records else {}
 
 
-def counts_table(counts: Mapping[str, int], name: str = "reason") -> dg.TableMetadataValue:
-    """Counts by name, largest first."""
+def counts_table(counts: Mapping[str, int]) -> dg.TableMetadataValue:
+    """Counts by reason, largest first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return table([{name: key, "count": count} for key, count in ordered])
+    return table([{"reason": reason, "count": count} for reason, count in ordered])
 
 
 def shard_metadata(config: CampaignConfig, entry: RolloutShardEntry, owner: ShardOwner, store: Path | None) -> Metadata:
@@ -104,11 +92,7 @@ def shard_metadata(config: CampaignConfig, entry: RolloutShardEntry, owner: Shar
         "split": owner.split,
         "rows_planned": len(entry.rows),
         "rows_with_records": sum(row.records > 0 for row in owner.rows),
-        "targets": int(stats["targets"]),
-        "rollouts": int(stats["rollouts"]),
-        "steps": int(stats["steps"]),
-        "candidates": int(stats["candidates"]),
-        "views_scored": int(stats["views_scored"]),
+        **{name: int(stats[name]) for name in ("targets", "rollouts", "steps", "candidates", "views_scored")},
         "views_per_second": round(stats["views_scored"] / seconds, 1) if seconds else 0.0,
         "seconds": round(owner.seconds, 3),
         "seconds_per_stage": table(
@@ -118,7 +102,7 @@ def shard_metadata(config: CampaignConfig, entry: RolloutShardEntry, owner: Shar
         "skip_reasons": counts_table(lost),
         "bytes": 0 if owner.store is None else owner.store.bytes,
         "files": 0 if owner.store is None else owner.store.files,
-        "content_sha256": "" if owner.store is None else owner.store.content_sha256,
+        "content_sha256": owner.content_sha256 or "",
         "path": dg.MetadataValue.path("none: every row was skipped" if store is None else str(store)),
     }
 

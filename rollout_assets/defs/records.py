@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import dagster as dg
 
-from rollout_assets.defs.keys import (
-    DATA_VERSION_TAG,
-    PARTITION_TAG,
-    PROMOTE,
-    ROLLOUT_SHARDS,
-    ROLLOUTS_ZARR,
-    SHARD,
-    VALIDATED_SHARDS,
-    CampaignKeys,
-)
+from rollout_assets.defs import keys as names
+from rollout_assets.defs.keys import CampaignKeys
 
 UNFINISHED = (
     dg.DagsterRunStatus.QUEUED,
@@ -31,13 +23,13 @@ def unfinished_runs(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
 
 def shards_in_progress(instance: dg.DagsterInstance, keys: CampaignKeys) -> set[str]:
     """Shards that an unfinished run builds or will build."""
-    runs = _runs_in_progress(instance, keys, SHARD, ROLLOUT_SHARDS)
-    return {run.tags[PARTITION_TAG] for run in runs if PARTITION_TAG in run.tags}
+    runs = _runs_in_progress(instance, keys, names.SHARD, names.ROLLOUT_SHARDS)
+    return {run.tags[names.PARTITION_TAG] for run in runs if names.PARTITION_TAG in run.tags}
 
 
 def promotion_in_progress(instance: dg.DagsterInstance, keys: CampaignKeys) -> bool:
     """Whether an unfinished run promotes the campaign."""
-    return bool(_runs_in_progress(instance, keys, PROMOTE, ROLLOUTS_ZARR))
+    return bool(_runs_in_progress(instance, keys, names.PROMOTE, names.ROLLOUTS_ZARR))
 
 
 def _runs_in_progress(instance: dg.DagsterInstance, keys: CampaignKeys, job: str, asset: str) -> list[dg.DagsterRun]:
@@ -48,23 +40,23 @@ def _runs_in_progress(instance: dg.DagsterInstance, keys: CampaignKeys, job: str
 def validated_versions(instance: dg.DagsterInstance, keys: CampaignKeys) -> dict[str, str]:
     """Shard -> the data version under which it was last validated."""
     tags = instance.event_log_storage.get_latest_tags_by_partition(
-        keys.key(VALIDATED_SHARDS),
+        keys.key(names.VALIDATED_SHARDS),
         dg.DagsterEventType.ASSET_MATERIALIZATION,
-        tag_keys=[DATA_VERSION_TAG],
+        tag_keys=[names.DATA_VERSION_TAG],
         asset_partitions=None,
     )
-    return {shard: tags_of_shard[DATA_VERSION_TAG] for shard, tags_of_shard in tags.items()}
+    return {shard: tags_of_shard[names.DATA_VERSION_TAG] for shard, tags_of_shard in tags.items()}
 
 
 def observed_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
     """The data version of the last observation of a source."""
     records = instance.fetch_observations(key, limit=1).records
     observation = records[0].asset_observation if records else None
-    return None if observation is None else observation.tags.get(DATA_VERSION_TAG)
+    return None if observation is None else observation.tags.get(names.DATA_VERSION_TAG)
 
 
 def materialized_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
     """The data version of the last materialization of an asset."""
     event = instance.get_latest_materialization_event(key)
     materialization = None if event is None else event.asset_materialization
-    return None if materialization is None else (materialization.tags or {}).get(DATA_VERSION_TAG)
+    return None if materialization is None else (materialization.tags or {}).get(names.DATA_VERSION_TAG)

@@ -13,17 +13,11 @@ from rollout_assets.campaigns.staleness import outdated_entries
 from rollout_assets.campaigns.status import promoted_behind, unplanned_rows
 from rollout_assets.campaigns.versions import current_version
 from rollout_assets.config import canonical_hash
+from rollout_assets.defs import records
 from rollout_assets.defs.assets.plan import plan_data_version, write_plan
 from rollout_assets.defs.assets.source import source_data_version, source_metadata
 from rollout_assets.defs.assets.store import store_data_version
 from rollout_assets.defs.keys import DATA_VERSION_TAG, ROLLOUT_SHARD_PLAN, ROLLOUTS_ZARR, VIN_OFFLINE_STORE
-from rollout_assets.defs.records import (
-    materialized_version,
-    observed_version,
-    promotion_in_progress,
-    shards_in_progress,
-    validated_versions,
-)
 from rollout_assets.defs.step import CampaignStep
 
 SHARDS_PER_TICK = 200
@@ -35,11 +29,16 @@ def request_new_shards(step: CampaignStep) -> dg.SensorResult:
     if (edited := _edited(step)) is not None:
         return dg.SensorResult(skip_reason=edited)
     entries = _extend_plan(step)
-    busy = shards_in_progress(step.instance, step.keys)
+    busy = records.shards_in_progress(step.instance, step.keys)
     waiting = [entry for entry in _unvalidated(step, entries) if entry.shard_id not in busy]
     if not waiting:
         return dg.SensorResult(skip_reason=f"all {len(entries)} shards are validated or in progress")
-    return dg.SensorResult(run_requests=[_shard_request(step, entry) for entry in waiting[:SHARDS_PER_TICK]])
+    return dg.SensorResult(
+        run_requests=[
+            dg.RunRequest(f"shard:{step.keys.name}:{entry.shard_id}:{entry.sha256[:16]}", partition_key=entry.shard_id)
+            for entry in waiting[:SHARDS_PER_TICK]
+        ]
+    )
 
 
 def request_promotion(step: CampaignStep) -> dg.SensorResult:
@@ -53,11 +52,6 @@ def request_promotion(step: CampaignStep) -> dg.SensorResult:
     return dg.SensorResult(run_requests=[dg.RunRequest(run_key=f"promote:{step.keys.name}:{content[:16]}")])
 
 
-def _shard_request(step: CampaignStep, entry: RolloutShardEntry) -> dg.RunRequest:
-    run_key = f"shard:{step.keys.name}:{entry.shard_id}:{entry.sha256[:16]}"
-    return dg.RunRequest(run_key=run_key, partition_key=entry.shard_id)
-
-
 def _why_not_promote(step: CampaignStep, entries: Sequence[RolloutShardEntry]) -> str | None:
     if not entries:
         return "nothing is planned yet"
@@ -69,13 +63,13 @@ def _why_not_promote(step: CampaignStep, entries: Sequence[RolloutShardEntry]) -
         return f"{len(waiting)} of {len(entries)} shards are not validated: {listed}"
     if _is_promoted(step, entries):
         return f"all {len(entries)} shards are promoted"
-    if promotion_in_progress(step.instance, step.keys):
+    if records.promotion_in_progress(step.instance, step.keys):
         return "a promotion is in progress"
     return None
 
 
 def _unvalidated(step: CampaignStep, entries: Sequence[RolloutShardEntry]) -> list[RolloutShardEntry]:
-    return unvalidated_shards(step.config, entries, validated_versions(step.instance, step.keys))
+    return unvalidated_shards(step.config, entries, records.validated_versions(step.instance, step.keys))
 
 
 def _planned(step: CampaignStep) -> tuple[RolloutShardEntry, ...]:
@@ -99,7 +93,7 @@ def _extend_plan(step: CampaignStep) -> tuple[RolloutShardEntry, ...]:
     """The plan with all rows of the source in it; new rows are planned here, and recorded as a run would record it."""
     source_key, plan_key = step.keys.key(VIN_OFFLINE_STORE), step.keys.key(ROLLOUT_SHARD_PLAN)
     version = source_data_version(step)
-    if version != observed_version(step.instance, source_key):
+    if version != records.observed_version(step.instance, source_key):
         observation = dg.AssetObservation(source_key, metadata=source_metadata(step), tags={DATA_VERSION_TAG: version})
         step.instance.report_runless_asset_event(observation)
     entries = _planned(step)
@@ -123,4 +117,5 @@ def _is_promoted(step: CampaignStep, entries: Sequence[RolloutShardEntry]) -> bo
     version = current_version(step.config)
     if len(version.shard_ids) != len(entries):
         return False
-    return materialized_version(step.instance, step.keys.key(ROLLOUTS_ZARR)) == store_data_version(version.record)
+    recorded = records.materialized_version(step.instance, step.keys.key(ROLLOUTS_ZARR))
+    return recorded == store_data_version(version.record)

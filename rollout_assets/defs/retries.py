@@ -13,18 +13,13 @@ RETRIES = dg.RetryPolicy(max_retries=2, delay=2, backoff=dg.Backoff.EXPONENTIAL,
 """Two more attempts after about 2 s and 6 s, for failures that may pass by themselves."""
 
 
-def is_transient(error: BaseException) -> bool:
-    """Whether the same step may succeed in a moment: the machine or another process was the cause, not the data."""
-    return isinstance(error, OSError | ShardBusy | ShardFailed)
-
-
 @contextmanager
 def failures_for_dagster() -> Iterator[None]:
-    """Show our errors as one message, and let Dagster retry only the transient ones."""
+    """Show our errors as one message, and let Dagster retry only what the machine or another process caused."""
     try:
         yield
+    except (ShardBusy, ShardFailed):
+        raise
     except RolloutAssetsError as error:
-        if is_transient(error):
-            raise
         description = f"{type(error).__name__}: {error}"
         raise dg.Failure(description=description, allow_retries=False) from error

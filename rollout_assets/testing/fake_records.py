@@ -17,20 +17,8 @@ from rollout_assets.candidates.reasons import VALID_BITSET, InvalidReason
 from rollout_assets.candidates.shell import CandidateDiagnostics, CandidateShell
 from rollout_assets.geometry.poses import Float32, look_along, normalise, translation
 from rollout_assets.randomness import rng_for
+from rollout_assets.rollouts import trace
 from rollout_assets.rollouts.records import CROP_POLICY
-from rollout_assets.rollouts.trace import (
-    NOT_SELECTED,
-    CandidateSelection,
-    RolloutChain,
-    RolloutLineage,
-    RolloutRoot,
-    RolloutStep,
-    RolloutZarrRecord,
-    SelectedDepth,
-    StepLabels,
-    TerminationReason,
-    rollout_id_prefix,
-)
 from rollout_assets.rollouts.zarr_store.schema import TARGET_SOURCES
 from rollout_assets.targets.reasons import TARGET_INVALID_REASON_VERSION, TargetInvalidReason
 
@@ -64,14 +52,14 @@ class SyntheticRecords:
     protocol: str = "v1_observed"
     seed: int = 0
 
-    def __iter__(self) -> Iterator[RolloutZarrRecord]:
+    def __iter__(self) -> Iterator[trace.RolloutZarrRecord]:
         for source in range(self.first_sample, self.first_sample + self.sources):
             for rank in range(self.targets):
                 lineage = self.lineage(source, rank)
                 for recipe in self.recipes:
                     yield self.record(lineage, source, rank, recipe)
 
-    def lineage(self, source: int, rank: int) -> RolloutLineage:
+    def lineage(self, source: int, rank: int) -> trace.RolloutLineage:
         """Who a record is about: every third target has no single ground-truth match."""
         scene, snippet = f"room-{source // 2:03d}", f"snippet-{source:05d}"
         matched = (source + rank) % 3 != 2
@@ -81,7 +69,7 @@ class SyntheticRecords:
         rng = rng_for(self.seed, "target", source, rank)
         bitset = 1 << int(TargetInvalidReason.CONFIDENCE_TOO_LOW) if broken else VALID_BITSET
         center = rng.normal(size=3)
-        return RolloutLineage(
+        return trace.RolloutLineage(
             scene_id=scene,
             snippet_id=snippet,
             mesh_version=f"mesh-{scene}",
@@ -132,17 +120,17 @@ class SyntheticRecords:
             gt_match_status=status,
         )
 
-    def record(self, lineage: RolloutLineage, source: int, rank: int, recipe: str) -> RolloutZarrRecord:
+    def record(self, lineage: trace.RolloutLineage, source: int, rank: int, recipe: str) -> trace.RolloutZarrRecord:
         """All chains of one root, target and recipe; every eleventh record has none."""
         rng = rng_for(self.seed, "record", source, rank, recipe)
         index = (source * self.targets + rank) * len(self.recipes) + self.recipes.index(recipe)
         pose = look_along(rng.normal(size=3), normalise([rng.normal(), rng.normal(), 0.1]))
         count = 0 if self.dead_ends and index % 11 == 7 else self.chains
         first = _Shells(self, pose, np.float32(0.01 + rng.random())) if count else None
-        return RolloutZarrRecord(
+        return trace.RolloutZarrRecord(
             lineage=replace(lineage, rollout_policy=recipe, branch_schedule_id=f"constant-{self.chains}"),
-            rollout_id_prefix=rollout_id_prefix(source, rank, recipe),
-            root=RolloutRoot(pose, 1_000_000_007 * (source + 1), 10 + source, 20 + source),
+            rollout_id_prefix=trace.rollout_id_prefix(source, rank, recipe),
+            root=trace.RolloutRoot(pose, 1_000_000_007 * (source + 1), 10 + source, 20 + source),
             horizon=self.horizon,
             branch_factor=self.chains,
             beam_width=self.chains if self.chains > 1 else None,
@@ -150,11 +138,11 @@ class SyntheticRecords:
             chains=tuple(self._chain(rng, first, chain, index) for chain in range(count) if first is not None),
         )
 
-    def _chain(self, rng: np.random.Generator, root: _Shells, chain: int, index: int) -> RolloutChain:
+    def _chain(self, rng: np.random.Generator, root: _Shells, chain: int, index: int) -> trace.RolloutChain:
         ends_at = int(rng.integers(1, self.horizon + 1)) if self.dead_ends and (index + chain) % 5 == 4 else None
-        steps: list[RolloutStep] = []
+        steps: list[trace.RolloutStep] = []
         at = root
-        termination: TerminationReason = "fixed_horizon"
+        termination: trace.TerminationReason = "fixed_horizon"
         for depth in range(self.horizon):
             stuck = ends_at is not None and depth == ends_at - 1
             step = at.step(rng, take=not stuck, blocked=stuck and chain % 2 == 0)
@@ -164,7 +152,7 @@ class SyntheticRecords:
                 break
             at = at.after(step)
         hashed = f"{rng.integers(0, 2**63):016x}"
-        return RolloutChain(chain, tuple(steps), termination, hashed)
+        return trace.RolloutChain(chain, tuple(steps), termination, hashed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +165,7 @@ class _Shells:
     root_error: np.float32 | None = None
     scene_error: np.float32 = _SCENE_ERROR
 
-    def after(self, step: RolloutStep) -> _Shells:
+    def after(self, step: trace.RolloutStep) -> _Shells:
         """The state after a step's selected view."""
         selected = step.selection.selected_shell_index
         scene = step.labels.scene_pm_dist_after[selected]
@@ -189,7 +177,7 @@ class _Shells:
             scene_error=scene if np.isfinite(scene) else self.scene_error,
         )
 
-    def step(self, rng: np.random.Generator, take: bool, blocked: bool) -> RolloutStep:
+    def step(self, rng: np.random.Generator, take: bool, blocked: bool) -> trace.RolloutStep:
         """One decision; ``blocked`` leaves no valid candidate, ``take=False`` selects none."""
         low, high = self.campaign.shell
         size = int(rng.integers(low, high + 1))
@@ -200,20 +188,20 @@ class _Shells:
         shell = self._shell(rng, valid)
         labels = self._labels(rng, valid)
         score = np.where(valid, labels.target_root_gain, -np.inf)
-        selected = int(rng.choice(np.flatnonzero(valid))) if take else NOT_SELECTED
+        selected = int(rng.choice(np.flatnonzero(valid))) if take else trace.NOT_SELECTED
         exponent = np.where(valid, np.exp(score - score[valid].max(initial=0.0)), 0.0)
         total = exponent.sum()
         probability = (exponent / total if total > 0 else exponent).astype(np.float32)
         with np.errstate(divide="ignore"):
             log_probability = np.log(probability)
-        selection = CandidateSelection(
+        selection = trace.CandidateSelection(
             logits=np.where(valid, score, np.nan).astype(np.float32),
             probabilities=probability,
             log_probabilities=log_probability,
             selected_shell_index=selected,
             score_source="target_root_gain" if size % 2 else "random",
         )
-        return RolloutStep(shell, labels, selection, self._depth(rng) if take else None)
+        return trace.RolloutStep(shell, labels, selection, self._depth(rng) if take else None)
 
     def _shell(self, rng: np.random.Generator, valid: NDArray[np.bool_]) -> CandidateShell:
         size = len(valid)
@@ -239,7 +227,7 @@ class _Shells:
             diagnostics=CandidateDiagnostics(path_collision_mask=collides, **dict(zip(names, measured, strict=True))),
         )
 
-    def _labels(self, rng: np.random.Generator, valid: NDArray[np.bool_]) -> StepLabels:
+    def _labels(self, rng: np.random.Generator, valid: NDArray[np.bool_]) -> trace.StepLabels:
         size = len(valid)
         root = self.error if self.root_error is None else self.root_error
         target = _gains(self.error, root, rng.uniform(-0.1, 0.4, size))
@@ -249,9 +237,9 @@ class _Shells:
         columns |= {f"scene_{name}": np.where(shown, value, np.nan) for name, value in scene.items()}
         columns["target_current_support"] = np.where(valid, 100.0, np.nan)
         columns["target_candidate_support"] = np.where(valid, 100.0 + np.arange(size), np.nan)
-        return StepLabels(**{name: value.astype(np.float32) for name, value in columns.items()})
+        return trace.StepLabels(**{name: value.astype(np.float32) for name, value in columns.items()})
 
-    def _depth(self, rng: np.random.Generator) -> SelectedDepth | None:
+    def _depth(self, rng: np.random.Generator) -> trace.SelectedDepth | None:
         if self.campaign.depth_hw is None:
             return None
         height, width = self.campaign.depth_hw
@@ -260,7 +248,7 @@ class _Shells:
         valid[: height // 5] = False
         valid[:, int(rng.integers(width))] = False
         focal = (float(width), float(height))
-        return SelectedDepth(np.where(valid, slope, np.float32(0.0)), valid, focal, (width / 2, height / 2))
+        return trace.SelectedDepth(np.where(valid, slope, np.float32(0.0)), valid, focal, (width / 2, height / 2))
 
 
 def _gains(before: np.float32, root: np.float32, shrink: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:

@@ -7,26 +7,20 @@ casting.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
-from rollout_assets.campaigns.dataset_writer import WrittenShard
-from rollout_assets.campaigns.markers import RowOutcome, validate_and_seal
-from rollout_assets.campaigns.plan import (
-    RolloutShardEntry,
-    ShardPlan,
-    write_rollout_shard_manifest_from_config,
-)
+from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
+from rollout_assets.campaigns.plan import RolloutShardEntry, ShardPlan, write_rollout_shard_manifest_from_config
 from rollout_assets.campaigns.shard import RolloutShardRunResult, run_rollout_shard
 from rollout_assets.config import CampaignConfig
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.generator import RolloutDatasetWriterStats
-from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
-from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestContext
-from rollout_assets.rollouts.zarr_store.writer import OnStep, RolloutZarrStoreWriter, ignore_step
+from rollout_assets.rollouts.trace import RolloutZarrRecord
+from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
 from rollout_assets.sources.layout import ALL, IndexRow, source_manifest_hash, split_manifest_hash
 from rollout_assets.testing.fake_records import SyntheticRecords
 
@@ -37,6 +31,10 @@ class FakeSource:
 
     runs: tuple[tuple[str, int], ...]
     root: Path = Path("made-up")
+    manifest: ClassVar[Any] = SimpleNamespace(shards=())
+    """A manifest without shards: there are no files to watch."""
+    meshes: ClassVar[Any] = SimpleNamespace(find=lambda _: None)
+    """A library without meshes."""
 
     @property
     def source_manifest_hash(self) -> str:
@@ -46,16 +44,6 @@ class FakeSource:
     def split_manifest_hash(self, split: str) -> str:
         """As a real store computes it."""
         return split_manifest_hash(self.source_manifest_hash, split, self.rows(split))
-
-    @property
-    def manifest(self) -> Any:
-        """A manifest without shards: there are no files to watch."""
-        return SimpleNamespace(shards=())
-
-    @property
-    def meshes(self) -> Any:
-        """A library without meshes."""
-        return SimpleNamespace(find=lambda _: None)
 
     def rows(self, split: str = ALL) -> tuple[IndexRow, ...]:
         """Rows in index order."""
@@ -79,63 +67,51 @@ class FakeSource:
         return self.rows()[index]
 
 
-@dataclass(frozen=True)
-class FakeWriter:
-    """Writes fake records where ``RolloutDatasetWriter`` writes real ones; ``barren`` rows give none."""
+@dataclass
+class FakeGenerator:
+    """Makes fake records where ``RolloutGenerator`` makes real ones; ``barren`` rows give none."""
 
     config: CampaignConfig
     targets: int = 3
     chains: int = 2
     shell: tuple[int, int] = (60, 60)
     barren: frozenset[int] = frozenset()
+    stats: RolloutDatasetWriterStats = field(default_factory=RolloutDatasetWriterStats)
 
-    def write(
-        self,
-        entry: RolloutShardEntry,
-        store_dir: Path,
-        *,
-        rows: Sequence[IndexRow],
-        context: RolloutStoreManifestContext | None = None,
-        on_step: OnStep = ignore_step,
-        progress: ProgressSink = SILENT,
-    ) -> WrittenShard:
-        """One shard, deeply validated."""
+    def records(self, rows: Sequence[IndexRow], progress: ProgressSink = SILENT) -> Iterator[RolloutZarrRecord]:
+        """Records row by row."""
         depth = self.config.selected_depth
-        config = RolloutZarrStoreConfig.from_campaign(self.config)
-        outcomes = []
-        with RolloutZarrStoreWriter(store_dir, config, context=context, on_step=on_step) as writer:
-            for row in rows:
-                count = 0
-                if row.sample_index not in self.barren:
-                    records = SyntheticRecords(
-                        sources=1,
-                        targets=self.targets,
-                        chains=self.chains,
-                        shell=self.shell,
-                        depth_hw=(depth.height_px, depth.width_px) if depth.enabled else None,
-                        first_sample=row.sample_index,
-                        split=row.split,
-                        seed=self.config.seed,
-                    )
-                    for record in records:
-                        writer.append(record)
-                        count += 1
-                reason = None if count else "NO_ACTOR_VISIBLE_SOURCE"
-                outcomes.append(
-                    RowOutcome(
-                        sample_index=row.sample_index,
-                        sample_key=row.sample_key,
-                        records=count,
-                        skipped=reason,
-                        detail=reason,
-                    )
+        for row in rows:
+            if row.sample_index in self.barren:
+                reason = "NO_ACTOR_VISIBLE_SOURCE"
+                self.stats.skipped_rows[row.sample_key] = self.stats.skip_reasons[row.sample_key] = reason
+            else:
+                records = SyntheticRecords(
+                    sources=1,
+                    targets=self.targets,
+                    chains=self.chains,
+                    shell=self.shell,
+                    depth_hw=(depth.height_px, depth.width_px) if depth.enabled else None,
+                    first_sample=row.sample_index,
+                    split=row.split,
+                    seed=self.config.seed,
                 )
-                progress(ProgressEvent("generating", len(outcomes), len(entry.rows), unit="rows"))
-            has_records = any(outcome.records for outcome in outcomes)
-            if has_records:
-                writer.finish()
-        sealed = validate_and_seal(store_dir) if has_records else None
-        return WrittenShard(sealed, tuple(outcomes), RolloutDatasetWriterStats(rows=len(outcomes)))
+                for record in records:
+                    yield replace(record, lineage=replace(record.lineage, source_sample_key=row.sample_key))
+            self.stats.rows += 1
+            progress(ProgressEvent("generating", self.stats.rows, len(rows), unit="rows"))
+
+
+class FakeWriter(RolloutDatasetWriter):
+    """Writes a shard as its base does, with the records of a ``FakeGenerator``."""
+
+    def __init__(self, config: CampaignConfig, source: Any, **options: Any) -> None:
+        super().__init__(config, source)
+        self.options = options
+
+    def generator(self, entry: RolloutShardEntry) -> Any:
+        """Knows nothing of the entry: its rows say what to make."""
+        return FakeGenerator(self.config, **self.options)
 
 
 @dataclass(frozen=True)
@@ -148,8 +124,9 @@ class FakeCampaign:
 
     @classmethod
     def of(cls, config: CampaignConfig, rows: Sequence[tuple[str, int]], **options: Any) -> FakeCampaign:
-        """``rows`` are runs of rows by split, in index order; ``options`` are those of ``FakeWriter``."""
-        return cls(config, FakeSource(tuple(rows)), FakeWriter(config, **options))
+        """``rows`` are runs of rows by split, in index order; ``options`` are those of ``FakeGenerator``."""
+        source = FakeSource(tuple(rows))
+        return cls(config, source, FakeWriter(config, source, **options))
 
     def plan(self) -> ShardPlan:
         """Plan all rows."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollout_assets.serving.server.fleet import FleetOptions, server_fleet
-from tests.collection.tiny_campaign import write_campaign
+from rollout_assets.testing.tiny_campaign import write_tiny_campaign
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def running_servers(options: FleetOptions) -> Iterator[tuple[str, ...]]:
 @pytest.fixture(scope="session")
 def tiny_campaign(small_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny campaign's file."""
-    return write_campaign(tmp_path_factory.mktemp("tiny"), small_store)
+    return write_tiny_campaign(tmp_path_factory.mktemp("tiny"), small_store, rows_per_shard=100)
 
 
 @pytest.fixture(scope="session")

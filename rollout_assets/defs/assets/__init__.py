@@ -8,18 +8,8 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from rollout_assets.defs.keys import (
-    GPU_POOL,
-    ROLLOUT_METRICS,
-    ROLLOUT_REPORT,
-    ROLLOUT_SHARD_PLAN,
-    ROLLOUT_SHARDS,
-    ROLLOUTS_ZARR,
-    VALIDATED_SHARDS,
-    VIN_OFFLINE_STORE,
-    VIN_SOURCE_ROWS,
-    CampaignKeys,
-)
+from rollout_assets.defs import keys as names
+from rollout_assets.defs.keys import CampaignKeys
 from rollout_assets.defs.lazy import load
 from rollout_assets.defs.retries import RETRIES, failures_for_dagster
 
@@ -47,8 +37,8 @@ class CampaignAsset:
 
 ASSETS = (
     CampaignAsset(
-        ROLLOUT_SHARD_PLAN,
-        VIN_OFFLINE_STORE,
+        names.ROLLOUT_SHARD_PLAN,
+        names.VIN_OFFLINE_STORE,
         "assets.plan.rollout_shard_plan",
         {"json"},
         "Which source rows each shard owns: one line per shard, and one partition per line.\n\n"
@@ -57,8 +47,8 @@ ASSETS = (
         by_config=True,
     ),
     CampaignAsset(
-        VIN_SOURCE_ROWS,
-        ROLLOUT_SHARD_PLAN,
+        names.VIN_SOURCE_ROWS,
+        names.ROLLOUT_SHARD_PLAN,
         "assets.shards.vin_source_rows",
         {"zarr"},
         "The source rows of one shard, compared with the plan: the same samples, still readable, with their meshes.\n\n"
@@ -66,8 +56,8 @@ ASSETS = (
         partitioned=True,
     ),
     CampaignAsset(
-        ROLLOUT_SHARDS,
-        VIN_SOURCE_ROWS,
+        names.ROLLOUT_SHARDS,
+        names.VIN_SOURCE_ROWS,
         "assets.shards.rollout_shards",
         {"zarr", "warp"},
         "Rollouts of one shard's rows: targets, candidate views, oracle scores and chosen paths, as one Zarr store.\n\n"
@@ -75,11 +65,11 @@ ASSETS = (
         "only read and checked; anything else in its place is set aside, and the shard is built again.",
         partitioned=True,
         by_config=True,
-        pool=GPU_POOL,
+        pool=names.GPU_POOL,
     ),
     CampaignAsset(
-        VALIDATED_SHARDS,
-        ROLLOUT_SHARDS,
+        names.VALIDATED_SHARDS,
+        names.ROLLOUT_SHARDS,
         "assets.shards.validated_shards",
         {"zarr"},
         "A shard that may be promoted: every byte read, the validator run, hashes and rows compared with the plan.\n\n"
@@ -88,8 +78,8 @@ ASSETS = (
         partitioned=True,
     ),
     CampaignAsset(
-        ROLLOUTS_ZARR,
-        VALIDATED_SHARDS,
+        names.ROLLOUTS_ZARR,
+        names.VALIDATED_SHARDS,
         "assets.store.rollouts_zarr",
         {"zarr"},
         "The promoted store that training reads: all validated shards, one child store per split, behind one link.\n\n"
@@ -97,16 +87,16 @@ ASSETS = (
         "have.",
     ),
     CampaignAsset(
-        ROLLOUT_REPORT,
-        ROLLOUTS_ZARR,
+        names.ROLLOUT_REPORT,
+        names.ROLLOUTS_ZARR,
         "assets.readings.rollout_report",
         {"html"},
         "One HTML page per split of the promoted store: funnel, refusals, gains, depth, suspicious rows, and lineage."
         "\n\nThe pages need no network and no server: open them in a browser, or send them to somebody.",
     ),
     CampaignAsset(
-        ROLLOUT_METRICS,
-        ROLLOUTS_ZARR,
+        names.ROLLOUT_METRICS,
+        names.ROLLOUTS_ZARR,
         "assets.readings.rollout_metrics",
         {"table"},
         "How well each recipe does: rewards of the promoted store's rollouts, and of every result file collected for "
@@ -146,7 +136,7 @@ def _computed(keys: CampaignKeys, about: CampaignAsset) -> dg.AssetsDefinition:
 
 def _observed_source(keys: CampaignKeys) -> dg.AssetsDefinition:
     spec = dg.AssetSpec(
-        keys.key(VIN_OFFLINE_STORE),
+        keys.key(names.VIN_OFFLINE_STORE),
         description=SOURCE_DESCRIPTION,
         group_name=keys.name,
         kinds={"zarr"},
@@ -155,7 +145,7 @@ def _observed_source(keys: CampaignKeys) -> dg.AssetsDefinition:
     )
 
     @dg.multi_observable_source_asset(  # type: ignore[untyped-decorator]
-        specs=[spec], name=f"{keys.name}__{VIN_OFFLINE_STORE}", required_resource_keys={keys.resource_key}
+        specs=[spec], name=f"{keys.name}__{names.VIN_OFFLINE_STORE}", required_resource_keys={keys.resource_key}
     )
     def observe(context: dg.AssetExecutionContext) -> dg.ObserveResult:
         with failures_for_dagster():

@@ -51,18 +51,12 @@ def rollout_metrics(step: CampaignStep) -> dg.MaterializeResult[None]:
         "per_recipe": table(rows),
         "dagster/row_count": sum(row["rollouts"] for row in rows),
     }
-    collected = _collected(step)
+    folder = CampaignLayout(step.config.shards.output_dir).collected
+    files = collected_files(folder) if folder.is_dir() else ()
+    collected = [_row(path.name, entry) for path in files for entry in aggregate_file(path)]
     if collected:
         metadata["collected"] = table(collected)
     return dg.MaterializeResult(metadata=metadata, data_version=_data_version(version, collected))
-
-
-def _collected(step: CampaignStep) -> list[Metadata]:
-    """Rows for every agent of every collected file, by file."""
-    folder = CampaignLayout(step.config.shards.output_dir).collected
-    if not folder.is_dir():
-        return []
-    return [_row(path.name, entry) for path in collected_files(folder) for entry in aggregate_file(path)]
 
 
 def _row(where: str, entry: dict[str, Any]) -> Metadata:

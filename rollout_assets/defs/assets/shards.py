@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import dagster as dg
@@ -17,7 +16,6 @@ from rollout_assets.config import CampaignConfig
 from rollout_assets.defs.metadata import data_version, entry_hashes, shard_metadata, store_metadata, table
 from rollout_assets.defs.step import CampaignStep, LogProgress
 from rollout_assets.errors import StoreError
-from rollout_assets.rollouts.zarr_store.findings import Finding
 
 SHOWN_FINDINGS = 5
 """Findings that the message about a refused shard lists; the checks show more."""
@@ -77,29 +75,24 @@ def rollout_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
 def validated_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
     """Refuse a shard with any finding."""
     integrity = examine_shard(step.config, step.entry)
-    _refuse(step.shard_id, integrity.all_findings())
+    if findings := integrity.all_findings():
+        listed = "".join(f"\n  - {finding}" for finding in findings[:SHOWN_FINDINGS])
+        raise StoreError(
+            f"{step.shard_id}: {len(findings)} finding(s){listed}\nMaterialize rollout_shards of this partition again: "
+            f"the damaged shard is set aside and a new one is built."
+        )
     owner = integrity.owner
     assert owner is not None  # markers that cannot be read are a finding
-    content = None if owner.store is None else owner.store.content_sha256
     return dg.MaterializeResult(
         metadata={
             **entry_hashes(step.config, step.entry),
             "dagster/row_count": integrity.num_candidates,
             "records": owner.records,
             "bytes": 0 if owner.store is None else owner.store.bytes,
-            "content_sha256": content or "",
+            "content_sha256": owner.content_sha256 or "",
         },
-        data_version=dg.DataVersion(validated_version(step.entry.sha256, content)),
+        data_version=dg.DataVersion(validated_version(step.entry.sha256, owner.content_sha256)),
     )
-
-
-def _refuse(shard_id: str, findings: Sequence[Finding]) -> None:
-    if findings:
-        listed = "".join(f"\n  - {finding}" for finding in findings[:SHOWN_FINDINGS])
-        raise StoreError(
-            f"{shard_id}: {len(findings)} finding(s){listed}\nMaterialize rollout_shards of this partition again: "
-            f"the damaged shard is set aside and a new one is built."
-        )
 
 
 @lru_cache(maxsize=1)

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from rollout_assets.campaigns.check_names import (
-    INTEGRITY_CHECKS,
-    QUALITY_CHECKS,
-    SECOND_OPINION,
-    SECOND_OPINION_CHECK,
-    STORE_CHECKS,
-)
+from rollout_assets.campaigns import check_names
 from rollout_assets.defs.keys import ROLLOUT_SHARDS, ROLLOUTS_ZARR, VALIDATED_SHARDS, CampaignKeys
 from rollout_assets.defs.lazy import load
 from rollout_assets.defs.retries import RETRIES, failures_for_dagster
@@ -33,10 +27,14 @@ class CheckGroup:
 
 
 CHECK_GROUPS = (
-    CheckGroup("integrity", ROLLOUT_SHARDS, INTEGRITY_CHECKS, "checks.shards.integrity", True, blocking=True),
-    CheckGroup("quality", VALIDATED_SHARDS, QUALITY_CHECKS, "checks.shards.quality", True),
-    CheckGroup("checks", ROLLOUTS_ZARR, STORE_CHECKS, "checks.store.promoted_store"),
-    CheckGroup(SECOND_OPINION, ROLLOUTS_ZARR, SECOND_OPINION_CHECK, "checks.store.measured_again"),
+    CheckGroup(
+        "integrity", ROLLOUT_SHARDS, check_names.INTEGRITY_CHECKS, "checks.shards.integrity", True, blocking=True
+    ),
+    CheckGroup("quality", VALIDATED_SHARDS, check_names.QUALITY_CHECKS, "checks.shards.quality", True),
+    CheckGroup("checks", ROLLOUTS_ZARR, check_names.STORE_CHECKS, "checks.store.promoted_store"),
+    CheckGroup(
+        check_names.SECOND_OPINION, ROLLOUTS_ZARR, check_names.SECOND_OPINION_CHECK, "checks.store.measured_again"
+    ),
 )
 """Every check of a campaign."""
 
@@ -53,11 +51,10 @@ def shard_check_keys(keys: CampaignKeys) -> list[dg.AssetCheckKey]:
 
 
 def _checks(keys: CampaignKeys, group: CheckGroup) -> dg.AssetChecksDefinition:
-    key = keys.key(group.asset)
     specs = [
         dg.AssetCheckSpec(
             check,
-            asset=key,
+            asset=keys.key(group.asset),
             description=promise,
             blocking=group.blocking,
             partitions_def=keys.partitions if group.partitioned else None,
@@ -73,7 +70,6 @@ def _checks(keys: CampaignKeys, group: CheckGroup) -> dg.AssetChecksDefinition:
     )
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         with failures_for_dagster():
-            for verdict in load(group.evaluate)(load("step.CampaignStep").of_run(keys, context)):
-                yield verdict.result(key)
+            yield from load(group.evaluate)(load("step.CampaignStep").of_run(keys, context))
 
     return checks

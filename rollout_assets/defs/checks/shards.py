@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import dagster as dg
 import polars as pl
 
 from rollout_assets.campaigns.check_names import LABEL_YIELD, QUALITY_CHECKS, SUSPICIOUS_ROWS, VALID_FANOUT
 from rollout_assets.campaigns.integrity import examine_shard, open_shard
-from rollout_assets.defs.checks.verdict import Verdict
+from rollout_assets.defs.checks.verdict import verdict
 from rollout_assets.defs.metadata import evidence, findings_table, frame_table
 from rollout_assets.defs.step import CampaignStep
 from rollout_assets.inspection.suspicious import suspicious_rollout_rows
@@ -20,10 +21,10 @@ MIN_LABEL_YIELD = 0.95
 """Share of the valid views that must have a label."""
 
 
-def integrity(step: CampaignStep) -> Iterator[Verdict]:
+def integrity(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
     """Everything that must hold before the shard may be promoted."""
     for check, findings in examine_shard(step.config, step.entry).findings.items():
-        yield Verdict(
+        yield verdict(
             check,
             passed=not findings,
             metadata={"shard": step.shard_id, "findings": len(findings), **evidence(findings_table(findings))},
@@ -31,12 +32,12 @@ def integrity(step: CampaignStep) -> Iterator[Verdict]:
         )
 
 
-def quality(step: CampaignStep) -> Iterator[Verdict]:
+def quality(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
     """What a person should look at in a shard that is otherwise in order."""
     reader = open_shard(step.config, step.shard_id)
     if reader is None:
         for check in QUALITY_CHECKS:
-            yield Verdict(check, True, {"note": "every row of this shard was skipped"}, warns=True)
+            yield verdict(check, True, {"note": "every row of this shard was skipped"}, warns=True)
         return
     views = reader.table("candidates", columns=("step_row_id", "actor_action_mask", "oracle_label_mask"))
     yield _suspicious_rows(suspicious_rollout_rows(reader))
@@ -44,7 +45,7 @@ def quality(step: CampaignStep) -> Iterator[Verdict]:
     yield _label_yield(views)
 
 
-def _suspicious_rows(rows: pl.DataFrame) -> Verdict:
+def _suspicious_rows(rows: pl.DataFrame) -> dg.AssetCheckResult:
     serious = rows.filter(pl.col("severity") != "info")
     kinds = rows.group_by("kind", "severity").len("rows")
     metadata = {
@@ -53,10 +54,10 @@ def _suspicious_rows(rows: pl.DataFrame) -> Verdict:
         "kinds": frame_table(kinds.sort("severity", "rows", "kind", descending=[False, True, False])),
         **evidence(frame_table(serious)),
     }
-    return Verdict(SUSPICIOUS_ROWS, serious.is_empty(), metadata, warns=True)
+    return verdict(SUSPICIOUS_ROWS, serious.is_empty(), metadata, warns=True)
 
 
-def _valid_fanout(views: pl.DataFrame) -> Verdict:
+def _valid_fanout(views: pl.DataFrame) -> dg.AssetCheckResult:
     """Whether every step offers enough valid views. ``views``: one row per candidate."""
     fanout = views.group_by("step_row_id").agg(
         pl.col("actor_action_mask").sum().cast(pl.Int64).alias("valid"), pl.len().cast(pl.Int64).alias("offered")
@@ -69,10 +70,10 @@ def _valid_fanout(views: pl.DataFrame) -> Verdict:
         "mean_valid": round(fanout["valid"].sum() / max(len(fanout), 1), 2),
         **evidence(frame_table(narrow)),
     }
-    return Verdict(VALID_FANOUT, narrow.is_empty(), metadata, warns=True)
+    return verdict(VALID_FANOUT, narrow.is_empty(), metadata, warns=True)
 
 
-def _label_yield(views: pl.DataFrame) -> Verdict:
+def _label_yield(views: pl.DataFrame) -> dg.AssetCheckResult:
     """Whether almost every valid view has a label. ``views``: one row per candidate."""
     valid = int(views["actor_action_mask"].sum())
     labelled = int(views["oracle_label_mask"].sum())
@@ -85,4 +86,4 @@ def _label_yield(views: pl.DataFrame) -> Verdict:
         "minimum": MIN_LABEL_YIELD,
         **evidence(frame_table(without.group_by("step_row_id").len("without_label").sort("step_row_id"))),
     }
-    return Verdict(LABEL_YIELD, share >= MIN_LABEL_YIELD, metadata, warns=True)
+    return verdict(LABEL_YIELD, share >= MIN_LABEL_YIELD, metadata, warns=True)

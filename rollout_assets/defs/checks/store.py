@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import dagster as dg
 import polars as pl
 
 from rollout_assets.campaigns.check_names import NO_LEAKAGE, ROWS_ADD_UP, SECOND_OPINION, STORES_VALID, UP_TO_DATE
@@ -16,7 +17,7 @@ from rollout_assets.campaigns.plan import read_rollout_shard_manifest
 from rollout_assets.campaigns.staleness import stale_parts
 from rollout_assets.campaigns.versions import PromotedShard, PromotedVersion, current_version
 from rollout_assets.config import CampaignConfig
-from rollout_assets.defs.checks.verdict import Verdict
+from rollout_assets.defs.checks.verdict import verdict
 from rollout_assets.defs.metadata import COUNTED_TABLES, evidence, findings_table, frame_table, table
 from rollout_assets.defs.step import CampaignStep
 from rollout_assets.inspection.second_opinion import second_opinion
@@ -27,7 +28,7 @@ SECOND_OPINIONS = 1
 """Candidates of each split whose labels are measured again; every promoted version draws others."""
 
 
-def promoted_store(step: CampaignStep) -> Iterator[Verdict]:
+def promoted_store(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
     """All checks but the slow second opinion."""
     version = current_version(step.config)
     yield _stores_valid(version)
@@ -36,24 +37,24 @@ def promoted_store(step: CampaignStep) -> Iterator[Verdict]:
     yield _up_to_date(step)
 
 
-def _stores_valid(version: PromotedVersion) -> Verdict:
+def _stores_valid(version: PromotedVersion) -> dg.AssetCheckResult:
     results = {child.name: validate_rollout_zarr_store(child, deep=True) for child in version.children}
     findings = [finding for result in results.values() for finding in result.findings]
     splits = table([{"split": name, "findings": len(result.findings)} for name, result in results.items()])
     metadata = {"version": version.name, "splits": splits, **evidence(findings_table(findings))}
-    return Verdict(STORES_VALID, not findings, metadata)
+    return verdict(STORES_VALID, not findings, metadata)
 
 
-def _no_leakage(config: CampaignConfig, version: PromotedVersion) -> Verdict:
+def _no_leakage(config: CampaignConfig, version: PromotedVersion) -> dg.AssetCheckResult:
     layout = CampaignLayout(config.shards.output_dir)
     promoted = set(version.shard_ids)
     entries = [entry for entry in read_rollout_shard_manifest(config) if entry.shard_id in promoted]
     leaks = list(find_leaks((entry, read_owner(layout.shard(entry.shard_id))) for entry in entries))
     metadata = {"leaks": len(leaks), **evidence(table([{"leak": leak} for leak in leaks]))}
-    return Verdict(NO_LEAKAGE, not leaks, metadata)
+    return verdict(NO_LEAKAGE, not leaks, metadata)
 
 
-def _rows_add_up(config: CampaignConfig, version: PromotedVersion) -> Verdict:
+def _rows_add_up(config: CampaignConfig, version: PromotedVersion) -> dg.AssetCheckResult:
     rows = []
     for split, shards in version.record.splits.items():
         expected = _rows_of_shards(config, shards)
@@ -63,7 +64,7 @@ def _rows_add_up(config: CampaignConfig, version: PromotedVersion) -> Verdict:
             count = promoted.num_rows(name) if promoted is not None else 0
             rows.append({"split": split, "table": name, "shards": expected[name], "promoted": count})
     wrong = [row for row in rows if row["shards"] != row["promoted"]]
-    return Verdict(ROWS_ADD_UP, not wrong, {"rows": table(rows), **evidence(table(wrong))})
+    return verdict(ROWS_ADD_UP, not wrong, {"rows": table(rows), **evidence(table(wrong))})
 
 
 def _rows_of_shards(config: CampaignConfig, shards: tuple[PromotedShard, ...]) -> Counter[str]:
@@ -75,13 +76,13 @@ def _rows_of_shards(config: CampaignConfig, shards: tuple[PromotedShard, ...]) -
     return counts
 
 
-def _up_to_date(step: CampaignStep) -> Verdict:
+def _up_to_date(step: CampaignStep) -> dg.AssetCheckResult:
     stale = stale_parts(step.config, step.source)
     shown = [{"what": part.what, "why": part.why, "to go on": part.remedy} for part in stale]
-    return Verdict(UP_TO_DATE, not stale, {"stale": len(stale), **evidence(table(shown))}, warns=True)
+    return verdict(UP_TO_DATE, not stale, {"stale": len(stale), **evidence(table(shown))}, warns=True)
 
 
-def measured_again(step: CampaignStep) -> Iterator[Verdict]:
+def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
     """Measure labels drawn at random a second time, with the slow and obvious method."""
     version = current_version(step.config)
     opinions = {
@@ -100,4 +101,4 @@ def measured_again(step: CampaignStep) -> Iterator[Verdict]:
         "labels": frame_table(labels),
         **evidence(frame_table(wrong)),
     }
-    yield Verdict(SECOND_OPINION, wrong.is_empty(), metadata)
+    yield verdict(SECOND_OPINION, wrong.is_empty(), metadata)

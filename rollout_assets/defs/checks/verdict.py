@@ -1,31 +1,18 @@
-"""What a check concluded."""
+"""What a check concluded, in Dagster's terms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import dagster as dg
 
 
-@dataclass(frozen=True)
-class Verdict:
+def verdict(
+    check: str, passed: bool, metadata: Mapping[str, Any], *, warns: bool = False, description: str | None = None
+) -> dg.AssetCheckResult:
     """Whether a check passed, and what it found. A check that did not pass is an error unless it only warns."""
-
-    check: str
-    passed: bool
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    warns: bool = False
-    description: str | None = None
-
-    def result(self, asset: dg.AssetKey) -> dg.AssetCheckResult:
-        """The verdict in Dagster's terms."""
-        return dg.AssetCheckResult(
-            passed=self.passed,
-            asset_key=asset,
-            check_name=self.check,
-            severity=dg.AssetCheckSeverity.WARN if self.warns else dg.AssetCheckSeverity.ERROR,
-            description=self.description,
-            metadata=self.metadata,
-        )
+    severity = dg.AssetCheckSeverity.WARN if warns else dg.AssetCheckSeverity.ERROR
+    return dg.AssetCheckResult(
+        passed=passed, check_name=check, severity=severity, description=description, metadata=metadata
+    )
