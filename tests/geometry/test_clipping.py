@@ -1,0 +1,126 @@
+"""The surface inside a box: areas against formulas, obvious twins, and no trace of how a mesh was cut."""
+
+import numpy as np
+import pytest
+import trimesh
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout_assets.geometry.clipping import clip_to_box, lattice_samples, touching_box
+
+HALF = np.array([0.4, 0.45, 0.6])
+
+
+def areas(triangles: np.ndarray) -> np.ndarray:
+    return 0.5 * np.linalg.norm(np.cross(triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0]), axis=1)
+
+
+def cut_in_four(triangles: np.ndarray) -> np.ndarray:
+    """Every triangle at the middles of its edges, rounded as a float32 mesh would be."""
+    a, b, c = np.moveaxis(triangles, 1, 0)
+    ab, bc, ca = (((x + y) / 2).astype(np.float32).astype(np.float64) for x, y in ((a, b), (b, c), (c, a)))
+    return np.concatenate([np.stack(part, 1) for part in ((a, ab, ca), (ab, b, bc), (ca, bc, c), (ab, bc, ca))])
+
+
+def ball(subdivisions: int = 3) -> np.ndarray:
+    mesh = trimesh.creation.icosphere(subdivisions, 0.5)
+    return (np.asarray(mesh.triangles, np.float32) + np.float32(0.013)).astype(np.float64)
+
+
+def drawn_triangles(seed: int, count: int = 6) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-1, 1, (count, 3, 3))
+
+
+def clip_one_by_one(triangles: np.ndarray, half: np.ndarray) -> list[float]:
+    """The obvious twin: each triangle as a polygon, cut by the six planes one after another; areas of what is left."""
+    left = []
+    for triangle in triangles:
+        polygon = list(triangle)
+        for axis in range(3):
+            for sign in (1.0, -1.0):
+                cut = []
+                for p, q in zip(polygon, [*polygon[1:], *polygon[:1]], strict=True):
+                    dp, dq = half[axis] - sign * p[axis], half[axis] - sign * q[axis]
+                    cut += [p] if dp > 0 else []
+                    cut += [p + (q - p) * dp / (dp - dq)] if (dp > 0) != (dq > 0) else []
+                polygon = cut
+        fans = [np.cross(polygon[i] - polygon[0], polygon[i + 1] - polygon[0]) for i in range(1, len(polygon) - 1)]
+        left.append(0.5 * float(np.linalg.norm(np.sum(fans, axis=0))) if fans else 0.0)
+    return left
+
+
+@given(st.integers(0, 10_000))
+def test_clipped_area_equals_polygon_by_polygon(seed):
+    triangles = drawn_triangles(seed)
+    assert areas(clip_to_box(triangles, HALF)).sum() == pytest.approx(sum(clip_one_by_one(triangles, HALF)), abs=1e-12)
+
+
+@given(st.integers(0, 10_000))
+def test_what_is_left_lies_inside_and_what_cannot_reach_is_left_out(seed):
+    triangles = drawn_triangles(seed)
+    assert (np.abs(clip_to_box(triangles, HALF)) <= HALF + 1e-12).all()
+    faces = np.arange(18, dtype=np.int32).reshape(6, 3)
+    reaching = {row for row, area in enumerate(clip_one_by_one(triangles, HALF)) if area > 0}
+    assert reaching <= set(touching_box(triangles.reshape(-1, 3), faces, HALF).tolist())
+
+
+def test_a_square_has_its_area_and_a_tilted_one_too():
+    for angle in (0.0, 0.3, 0.7):
+        turn = trimesh.transformations.rotation_matrix(angle, [1.0, 2.0, -1.0])[:3, :3]
+        corners = np.array([[-0.3, -0.3, 0.0], [0.3, -0.3, 0.0], [0.3, 0.3, 0.0], [-0.3, 0.3, 0.0]]) @ turn.T
+        square = corners[[[0, 1, 2], [0, 2, 3]]]
+        samples = lattice_samples(square, np.ones(3), 0.005)
+        assert samples.area_m2.sum() == pytest.approx(0.36, rel=0.02)
+        assert np.abs(samples.points @ turn[:, 2]).max() < 1e-12
+
+
+def test_the_area_of_a_cut_ball_is_met_the_closer_the_finer():
+    exact = areas(clip_to_box(ball(), HALF)).sum()
+    errors = [abs(lattice_samples(ball(), HALF, pitch).area_m2.sum() / exact - 1) for pitch in (0.1, 0.03, 0.01)]
+    assert errors[2] < 5e-4 and errors[2] < errors[0]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_cutting_every_triangle_in_four_moves_nothing(times):
+    coarse = fine = ball()
+    for _ in range(times):
+        fine = cut_in_four(fine)
+    one, other = (lattice_samples(triangles, HALF, 0.02) for triangles in (coarse, fine))
+    assert len(one.points) == len(other.points)
+    order, order_fine = (np.lexsort(np.round(samples.points, 5).T) for samples in (one, other))
+    assert np.abs(one.points[order] - other.points[order_fine]).max() < 2e-6
+    assert np.abs(one.area_m2[order] - other.area_m2[order_fine]).max() < 1e-8
+    assert areas(clip_to_box(coarse, HALF)).sum() == pytest.approx(areas(clip_to_box(fine, HALF)).sum(), rel=1e-6)
+
+
+def test_a_line_on_a_shared_edge_is_counted_once():
+    pitch = 0.1
+    at = 0.3819660112501051 * pitch
+    corners = np.array([[at, -1.0, 0.0], [at, 1.0, 0.0], [-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    kite = corners[[[0, 1, 2], [0, 3, 1]]]
+    hits = lattice_samples(kite, np.full(3, 2.0), pitch).points
+    on_edge = hits[np.abs(hits[:, 0] - at) < 1e-12]
+    assert len(on_edge) == 20 and len(np.unique(np.round(on_edge[:, 1], 9))) == 20
+
+
+@given(st.integers(0, 10_000))
+def test_samples_equal_a_line_by_line_search(seed):
+    triangles, pitch = drawn_triangles(seed, 2), 0.21
+    expected = []
+    ticks = (np.arange(-6, 6) + 0.3819660112501051) * pitch
+    for axis in range(3):
+        u, v = (axis + 1) % 3, (axis + 2) % 3
+        for triangle in triangles:
+            a, b, c = triangle
+            for x in ticks:
+                for y in ticks:
+                    matrix = np.array([[b[u] - a[u], c[u] - a[u]], [b[v] - a[v], c[v] - a[v]]])
+                    s, t = np.linalg.solve(matrix, [x - a[u], y - a[v]])
+                    point = a + s * (b - a) + t * (c - a)
+                    if s >= 0 and t >= 0 and s + t <= 1 and (np.abs(point) < HALF).all():
+                        expected.append(point)
+    samples = lattice_samples(triangles, HALF, pitch)
+    assert len(samples.points) == len(expected)
+    if expected:
+        order, order_twin = np.lexsort(np.round(samples.points, 6).T), np.lexsort(np.round(expected, 6).T)
+        assert np.allclose(samples.points[order], np.array(expected)[order_twin], atol=1e-9)
