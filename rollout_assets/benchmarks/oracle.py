@@ -110,7 +110,7 @@ def _exactness(case: _CloudCase, points: int) -> tuple[float, float]:
     worst, spent, pairs = 0.0, 0.0, 0
     for reached, cloud in ((state, current), (joined, np.concatenate([current, view]))):
         started = time.process_time()
-        exact = naive.surface_error(cloud, *case.mesh, OracleConfig())
+        exact = naive.whole_faces(*case.mesh, OracleConfig(face_weighting="uniform")).error(cloud)
         spent += time.process_time() - started
         pairs += len(cloud) * len(case.mesh[1])
         worst = max(worst, abs(float(case.surface.error(reached)) - exact) / exact)
@@ -139,7 +139,7 @@ def _cloud_case(device: str, seed: int, faces: int, current: int, view: int, can
     """A target half of which was seen, and clouds of ``view`` points on the side each candidate would see."""
     rng = np.random.default_rng(seed)
     mesh = workloads.bumpy_sphere(faces, workloads.TARGET_RADIUS_M)
-    surface = Surface(*mesh, device)
+    surface = Surface.of_faces(*mesh, device)
     seen = workloads.surface_points(mesh, current, rng, np.array([1.0, 0.0, 0.0], np.float32))
     views = [workloads.surface_points(mesh, view, rng, side) for side in workloads.directions(candidates, rng)]
     state = surface.extended(surface.unseen(), seen)

@@ -122,8 +122,15 @@ class OracleConfig(ConfigSection):
     zfar_m: Positive = 20.0
     pixel_stride: Count = Field(1, description="Back-project every n-th pixel of every n-th row.")
     fusion_voxel_m: Positive = 0.02
+    voxel_origin: Literal["half_voxel", "zero"] = Field(
+        "half_voxel", description="Where the fusion grid lies; zero puts floors and walls on the borders of voxels."
+    )
     crop_margin_m: NonNegative = 0.05
-    face_weighting: Literal["uniform", "area"] = "uniform"
+    crop_policy: Literal["clipped_surface", "vertex_in_box"] = Field(
+        "clipped_surface", description="vertex_in_box: whole faces with a vertex in the box, as ARIA-NBV crops."
+    )
+    surface_samples: Count = Field(4096, description="Density of the clipped surface's samples: so many on its box.")
+    face_weighting: Literal["area", "uniform"] = Field("area", description="uniform: every face counts the same.")
     distance: Literal["true", "pytorch3d"] = Field("true", description="pytorch3d: small triangles as their edges.")
     min_current_points: Count = Field(1, description="Points in the crop below which a target gets no label.")
     scene_labels: bool = Field(False, description="Also label the whole scene, not only the target.")
@@ -134,6 +141,19 @@ class OracleConfig(ConfigSection):
     def _depth_range(self) -> Self:
         if self.zfar_m <= self.znear_m:
             raise ValueError(f"zfar_m must be > znear_m {self.znear_m}, got {self.zfar_m}")
+        return self
+
+    @property
+    def crop_policy_name(self) -> str:
+        """Name of the crop policy in the lineage and the targets of a store."""
+        return {"clipped_surface": "gt_obb_clipped_surface_v1", "vertex_in_box": "gt_obb_oriented_any_vertex_v1"}[
+            self.crop_policy
+        ]
+
+    @model_validator(mode="after")
+    def _whole_faces(self) -> Self:
+        if self.distance == "pytorch3d" and self.crop_policy != "vertex_in_box":
+            raise ValueError(f'distance = "pytorch3d" needs crop_policy = "vertex_in_box", got "{self.crop_policy}"')
         return self
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -13,7 +15,24 @@ AXIS_BITS = 21
 _HALF = 1 << (AXIS_BITS - 1)
 
 
-def voxel_keys(points: ArrayLike, voxel_m: float) -> NDArray[np.int64]:
+@dataclass(frozen=True)
+class VoxelGrid:
+    """Cubes of ``size_m`` whose corners lie at ``origin_m`` plus whole multiples of it, on every axis."""
+
+    size_m: float
+    origin_m: float = 0.0
+
+    def keys(self, points: ArrayLike) -> NDArray[np.int64]:
+        """points: (n, 3) -> (n,) int64, equal exactly when two points share a voxel."""
+        return voxel_keys(points, self.size_m, self.origin_m)
+
+    def first(self, points: ArrayLike) -> NDArray[np.int64]:
+        """Ascending indices of the points that are the first of their voxel."""
+        _, first = np.unique(self.keys(points), return_index=True)
+        return np.sort(first).astype(np.int64)
+
+
+def voxel_keys(points: ArrayLike, voxel_m: float, origin_m: float = 0.0) -> NDArray[np.int64]:
     """points: (n, 3) -> (n,) int64. Cells are half open: a cell starts at its lower corner."""
     if not voxel_m > 0:
         raise GeometryError(f"voxel_m must be > 0, got {voxel_m}")
@@ -23,14 +42,8 @@ def voxel_keys(points: ArrayLike, voxel_m: float) -> NDArray[np.int64]:
     if not np.isfinite(array).all():
         row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
         raise GeometryError(f"point {row} is not finite: {array[row].tolist()}")
-    cells = np.floor(array / voxel_m)
+    cells = np.floor((array - origin_m) / voxel_m)
     if array.size and np.abs(cells).max() >= _HALF:
         raise GeometryError(f"points reach {np.abs(array).max()} m, beyond {_HALF * voxel_m} m at voxel_m {voxel_m}")
     shifted = cells.astype(np.int64) + _HALF
     return (shifted[:, 0] << (2 * AXIS_BITS)) | (shifted[:, 1] << AXIS_BITS) | shifted[:, 2]
-
-
-def first_in_voxel(points: ArrayLike, voxel_m: float) -> NDArray[np.int64]:
-    """Ascending indices of the points that are the first of their voxel."""
-    _, first = np.unique(voxel_keys(points, voxel_m), return_index=True)
-    return np.sort(first).astype(np.int64)

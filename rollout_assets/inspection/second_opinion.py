@@ -30,6 +30,7 @@ from rollout_assets.geometry.poses import Float32, Float64, inverse, transform
 from rollout_assets.inspection.provenance import refuse_other_campaign
 from rollout_assets.inspection.replay import source_of
 from rollout_assets.oracle import naive
+from rollout_assets.oracle.fusion import fusion_grid
 from rollout_assets.oracle.raycast import render_depth
 from rollout_assets.oracle.scorer import ERROR_FLOOR_M2
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
@@ -140,6 +141,7 @@ class _Naive:
         self._scenes = SceneLoader(source.meshes, campaign.oracle.device)
         self._clouds: dict[tuple[str, bytes], Float32] = {}
         self._errors: dict[tuple[str, str, bytes], float] = {}
+        self._crops: dict[tuple[str, str], naive.NaiveCrop] = {}
 
     def judge(self, candidate_row_id: int) -> Iterator[dict[str, Any]]:
         """Every label of one candidate beside the naive oracle's."""
@@ -167,7 +169,7 @@ class _Naive:
     def _labels(self, stored: StoredRollout, earlier: list[Float32], pose: Float32) -> naive.NaiveLabels:
         sample = self.sample(stored.lineage.source_sample_key or "")
         current = self._cloud(sample, earlier)
-        joined = naive.fuse(current, self._seen(sample, pose), self.oracle.fusion_voxel_m)
+        joined = naive.fuse(current, self._seen(sample, pose), fusion_grid(self.oracle))
         root = self._error(stored, sample, [], self._cloud(sample, []))
         before = self._error(stored, sample, earlier, current)
         after = self._error(stored, sample, [*earlier, pose], joined)
@@ -177,11 +179,11 @@ class _Naive:
         """P_t: the root's points and those of every earlier view, each voxel's first point only."""
         key = (sample.actor.identity.sample_key, b"".join(pose.tobytes() for pose in earlier))
         if key not in self._clouds:
-            voxel = self.oracle.fusion_voxel_m
+            grid = fusion_grid(self.oracle)
             if earlier:
-                cloud = naive.fuse(self._cloud(sample, earlier[:-1]), self._seen(sample, earlier[-1]), voxel)
+                cloud = naive.fuse(self._cloud(sample, earlier[:-1]), self._seen(sample, earlier[-1]), grid)
             else:
-                cloud = naive.fuse(np.zeros((0, 3), np.float32), sample.actor.points_world, voxel)
+                cloud = naive.fuse(np.zeros((0, 3), np.float32), sample.actor.points_world, grid)
             self._clouds[key] = cloud
         return self._clouds[key]
 
@@ -189,12 +191,16 @@ class _Naive:
         views = b"".join(pose.tobytes() for pose in earlier)
         key = (sample.actor.identity.sample_key, stored.lineage.target_id or "", views)
         if key not in self._errors:
-            mesh = self.source.meshes.load(sample.actor.identity.scene_id)
-            box, margin = self._box(stored, sample), self.oracle.crop_margin_m
-            crop = mesh.faces[box.contains(mesh.vertices, margin)[0][mesh.faces].any(axis=1)]
-            inside = cloud[box.contains(cloud, margin)[0]]
-            self._errors[key] = naive.surface_error(inside, mesh.vertices, crop, self.oracle)
+            box = self._box(stored, sample)
+            surface = self._crop(key[:2], sample.actor.identity.scene_id, box)
+            self._errors[key] = surface.error(cloud[box.contains(cloud, self.oracle.crop_margin_m)[0]])
         return self._errors[key]
+
+    def _crop(self, key: tuple[str, str], scene_id: str, box: OrientedBoxes) -> naive.NaiveCrop:
+        if key not in self._crops:
+            mesh = self.source.meshes.load(scene_id)
+            self._crops[key] = naive.crop(mesh.vertices, mesh.faces, box, self.oracle)
+        return self._crops[key]
 
     def _seen(self, sample: VinSample, pose: Float32) -> Float32:
         return naive.back_project(self._rendered(sample, pose), pose, self._camera(sample), self.oracle.pixel_stride)

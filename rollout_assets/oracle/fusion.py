@@ -8,10 +8,22 @@ import numpy as np
 import warp as wp
 from numpy.typing import ArrayLike, NDArray
 
+from rollout_assets.config import OracleConfig
 from rollout_assets.geometry.devices import Array, as_numpy, full_warp, launch, to_warp
 from rollout_assets.geometry.poses import Float32
-from rollout_assets.geometry.voxels import first_in_voxel, voxel_keys
+from rollout_assets.geometry.voxels import VoxelGrid
 from rollout_assets.oracle import view_kernels
+
+
+def fusion_grid(config: OracleConfig) -> VoxelGrid:
+    """The grid that a campaign fuses points by.
+
+    Shifted by half a voxel, floors at 0 and walls at whole centimetres lie inside voxels instead of on their borders,
+    where rounding would decide which point stays.
+    """
+    return VoxelGrid(
+        config.fusion_voxel_m, -0.5 * config.fusion_voxel_m if config.voxel_origin == "half_voxel" else 0.0
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,15 +36,15 @@ class FusedCloud:
 
     points: Float32
     table: wp.array
-    voxel_m: float
+    grid: VoxelGrid
 
     @classmethod
-    def of(cls, points_world: ArrayLike, voxel_m: float, device: str) -> FusedCloud:
+    def of(cls, points_world: ArrayLike, grid: VoxelGrid, device: str) -> FusedCloud:
         """points_world: (n, 3), fused in the given order. A point that is not finite is refused."""
         points = np.asarray(points_world, np.float32).reshape(-1, 3)
-        kept = points[first_in_voxel(points, voxel_m)]
-        table = _table(voxel_keys(kept, voxel_m), device)
-        return cls(kept, table, voxel_m)
+        kept = points[grid.first(points)]
+        table = _table(grid.keys(kept), device)
+        return cls(kept, table, grid)
 
     def __len__(self) -> int:
         return len(self.points)
@@ -40,15 +52,15 @@ class FusedCloud:
     def extended(self, points_world: Array) -> FusedCloud:
         """This cloud and (n, 3) points after it; those in a voxel that is occupied are dropped."""
         new = as_numpy(points_world)
-        new = new[first_in_voxel(new, self.voxel_m)]
-        keys, mine = voxel_keys(new, self.voxel_m), voxel_keys(self.points, self.voxel_m)
+        new = new[self.grid.first(new)]
+        keys, mine = self.grid.keys(new), self.grid.keys(self.points)
         fresh = ~np.isin(keys, mine)
         points = np.concatenate([self.points, new[fresh]])
         if 2 * len(points) > len(self.table):
             table = _table(np.concatenate([mine, keys[fresh]]), str(self.table.device))
         else:
             table = _inserted(wp.clone(self.table), keys[fresh])
-        return FusedCloud(points, table, self.voxel_m)
+        return FusedCloud(points, table, self.grid)
 
 
 def _table(keys: NDArray[np.int64], device: str) -> wp.array:

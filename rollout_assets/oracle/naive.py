@@ -15,9 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 from rollout_assets.config import OracleConfig
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.cameras import PinholeCamera
+from rollout_assets.geometry.clipping import LATTICE_PHASE
 from rollout_assets.geometry.poses import Float32, Float64, rotation, translation
-from rollout_assets.geometry.voxels import voxel_keys
-from rollout_assets.oracle.scene import MIN_TRIANGLE_AREA_M2
+from rollout_assets.geometry.voxels import VoxelGrid
+from rollout_assets.oracle.crops import MIN_TRIANGLE_AREA_M2, sample_pitch_m
+from rollout_assets.oracle.fusion import fusion_grid
 from rollout_assets.oracle.scorer import ERROR_FLOOR_M2
 
 if TYPE_CHECKING:
@@ -60,11 +62,11 @@ def back_project(depth_m: ArrayLike, pose_world_camera: ArrayLike, camera: Pinho
     return points[image > 0]
 
 
-def fuse(current: Float32, new: Float32, voxel_m: float) -> Float32:
+def fuse(current: Float32, new: Float32, grid: VoxelGrid) -> Float32:
     """``current`` (assumed fused) and after it those of ``new`` that open a voxel, first come first served."""
-    occupied = set(voxel_keys(current, voxel_m).tolist())
+    occupied = set(grid.keys(current).tolist())
     kept = []
-    for point, key in zip(new, voxel_keys(new, voxel_m).tolist(), strict=True):
+    for point, key in zip(new, grid.keys(new).tolist(), strict=True):
         if key not in occupied:
             occupied.add(key)
             kept.append(point)
@@ -92,21 +94,100 @@ def distances_sq(points: ArrayLike, triangles: ArrayLike, edges_only: NDArray[np
     return np.where(solid & over, height_sq, best)
 
 
-def surface_error(points: ArrayLike, vertices: ArrayLike, faces: NDArray[np.int32], config: OracleConfig) -> float:
-    """Mean over points of the distance to the surface plus (weighted) mean over faces of the distance to the points."""
+@dataclass(frozen=True, eq=False)
+class NaiveCrop:
+    """The surface in a box: triangles (m, 3, 3) that points are measured to, and pieces that are measured to points.
+
+    pieces: (n, 3, 3), whole triangles or samples as triangles of no size; weights: (n,); edges_only: (m,) of triangles.
+    """
+
+    triangles: Float64
+    pieces: Float64
+    weights: Float64
+    edges_only: NDArray[np.bool_]
+
+    def error(self, points: ArrayLike) -> float:
+        """Mean distance of the points to the triangles plus weighted mean distance of the pieces to the points."""
+        cloud = np.asarray(points, np.float64)
+        whole = self.pieces is self.triangles
+        edges_only = self.edges_only if whole else np.zeros(len(self.pieces), bool)
+        to_surface = np.full(len(cloud), np.inf)
+        to_points = np.full(len(self.pieces), np.inf)
+        rows = max(_PAIRS // max(len(self.triangles), len(self.pieces)), 1)
+        for start in range(0, len(cloud), rows):
+            block = distances_sq(cloud[start : start + rows], self.triangles, self.edges_only)
+            to_surface[start : start + rows] = block.min(axis=1)
+            if not whole:
+                block = distances_sq(cloud[start : start + rows], self.pieces, edges_only)
+            to_points = np.minimum(to_points, block.min(axis=0))
+        return float(to_surface.mean() + (self.weights * to_points).sum() / self.weights.sum())
+
+
+def whole_faces(vertices: ArrayLike, faces: NDArray[np.int32], config: OracleConfig) -> NaiveCrop:
+    """Triangles that are their own pieces."""
     triangles = np.asarray(vertices, np.float64)[faces]
-    cloud = np.asarray(points, np.float64)
     areas = 0.5 * np.linalg.norm(np.cross(triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0]), axis=1)
-    edges_only = (areas < MIN_TRIANGLE_AREA_M2) & (config.distance == "pytorch3d")
-    to_surface = np.full(len(cloud), np.inf)
-    to_points = np.full(len(triangles), np.inf)
-    rows = max(_PAIRS // len(triangles), 1)
-    for start in range(0, len(cloud), rows):
-        block = distances_sq(cloud[start : start + rows], triangles, edges_only)
-        to_surface[start : start + rows] = block.min(axis=1)
-        to_points = np.minimum(to_points, block.min(axis=0))
     weights = areas if config.face_weighting == "area" else np.ones(len(triangles))
-    return float(to_surface.mean() + (weights * to_points).sum() / weights.sum())
+    return NaiveCrop(triangles, triangles, weights, (areas < MIN_TRIANGLE_AREA_M2) & (config.distance == "pytorch3d"))
+
+
+def crop(vertices: Float32, faces: NDArray[np.int32], box: OrientedBoxes, config: OracleConfig) -> NaiveCrop:
+    """The surface in one box ± the crop margin, by the campaign's crop policy."""
+    if config.crop_policy == "vertex_in_box":
+        inside = box.contains(vertices, config.crop_margin_m)[0]
+        return whole_faces(vertices, faces[inside[faces].any(axis=1)], config)
+    turn, centre = rotation(box.pose_world_object)[0], translation(box.pose_world_object)[0]
+    half = np.asarray(box.extents_m, np.float64)[0] * 0.5 + config.crop_margin_m
+    local = (np.asarray(vertices, np.float64) - centre) @ turn
+    triangles, points, weights = [], [], []
+    for triangle in local[faces]:
+        polygon = _clipped(triangle, half)
+        triangles += [(polygon[0], polygon[i], polygon[i + 1]) for i in range(1, len(polygon) - 1)]
+        hits, areas = _samples(triangle, half, sample_pitch_m(half, config.surface_samples))
+        points += hits
+        weights += areas if config.face_weighting == "area" else [area / sum(areas) for area in areas]
+    world = np.array(triangles).reshape(-1, 3, 3) @ turn.T + centre
+    samples = np.array(points).reshape(-1, 1, 3) @ turn.T + centre
+    return NaiveCrop(world, np.repeat(samples, 3, axis=1), np.array(weights), np.zeros(len(world), bool))
+
+
+def _clipped(triangle: Float64, half: Float64) -> list[Float64]:
+    """The corners of what a triangle has inside |x| < half: one plane of the box after the other."""
+    polygon = list(triangle)
+    for axis in range(3):
+        for sign in (1.0, -1.0):
+            cut = []
+            for p, q in zip(polygon, [*polygon[1:], *polygon[:1]], strict=True):
+                inside_p, inside_q = half[axis] - sign * p[axis], half[axis] - sign * q[axis]
+                cut += [p] if inside_p > 0 else []
+                if (inside_p > 0) != (inside_q > 0):
+                    cut.append(p + (q - p) * inside_p / (inside_p - inside_q))
+            polygon = cut
+    return polygon
+
+
+def _samples(triangle: Float64, half: Float64, pitch_m: float) -> tuple[list[Float64], list[float]]:
+    """Where lines along the axes meet one triangle inside |x| < half, and the area that each hit stands for."""
+    normal = np.cross(triangle[1] - triangle[0], triangle[2] - triangle[0])
+    hits: list[Float64] = []
+    areas: list[float] = []
+    if (triangle.min(axis=0) >= half).any() or (triangle.max(axis=0) <= -half).any():
+        return hits, areas
+    for axis in np.flatnonzero(normal):
+        u, v = (axis + 1) % 3, (axis + 2) % 3
+        low, high = (np.clip(end, -half, half) / pitch_m for end in (triangle.min(axis=0), triangle.max(axis=0)))
+        ticks_u, ticks_v = (
+            (np.arange(np.floor(low[k]) - 1, np.ceil(high[k]) + 1) + LATTICE_PHASE) * pitch_m for k in (u, v)
+        )
+        at = np.stack(np.meshgrid(ticks_u, ticks_v), axis=-1).reshape(-1, 2)
+        sides = np.array([triangle[1] - triangle[0], triangle[2] - triangle[0]])
+        share = (at - triangle[0][[u, v]]) @ np.linalg.inv(sides[:, [u, v]])
+        met = share[(share >= 0).all(axis=1) & (share.sum(axis=1) <= 1)]
+        points = triangle[0] + met @ sides
+        points = points[(np.abs(points) < half).all(axis=1)]
+        hits += list(points)
+        areas += [pitch_m**2 * abs(normal[axis]) / float(np.linalg.norm(normal))] * len(points)
+    return hits, areas
 
 
 @dataclass(frozen=True)
@@ -143,12 +224,9 @@ def label(
     config: OracleConfig,
 ) -> NaiveLabels:
     """What a view is worth, by measuring P_t and P_t ∪ P_q from scratch."""
-    crop = faces[box.contains(vertices, config.crop_margin_m)[0][faces].any(axis=1)]
-    joined = fuse(current, view_points, config.fusion_voxel_m)
-    before, after = (
-        surface_error(cloud[box.contains(cloud, config.crop_margin_m)[0]], vertices, crop, config)
-        for cloud in (current, joined)
-    )
+    surface = crop(vertices, faces, box, config)
+    joined = fuse(current, view_points, fusion_grid(config))
+    before, after = (surface.error(cloud[box.contains(cloud, config.crop_margin_m)[0]]) for cloud in (current, joined))
     return NaiveLabels.of(before, after, root_error_m2)
 
 

@@ -21,7 +21,7 @@ from rollout_assets.geometry.devices import empty_warp, full_warp, launch, to_to
 from rollout_assets.geometry.poses import Float32, Float64, finite_rigid, rotation, translation
 from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from rollout_assets.oracle import view_kernels
-from rollout_assets.oracle.fusion import FusedCloud
+from rollout_assets.oracle.fusion import FusedCloud, fusion_grid
 from rollout_assets.oracle.surface_error import PointClouds
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ class ViewPoints:
         size = table_size(shape[1])
         keys = full_warp(self.count * size, -1, wp.int64, self.device)
         first = full_warp(self.count * size, 2**31 - 1, wp.int32, self.device)
-        views = [poses, pixels, self._depth, wp.float64(config.fusion_voxel_m)]
+        grid = fusion_grid(config)
+        views = [poses, pixels, self._depth, wp.float64(grid.size_m), wp.float64(grid.origin_m)]
         states = [to_warp(cloud_of_view.astype(np.int32), wp.int32, self.device), *_joined_tables(clouds, self.device)]
         outputs = [size, keys, first, self._points, self._claims]
         launch(view_kernels.claim_voxels, shape, [*views, *states, *outputs], self.device)

@@ -5,20 +5,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rollout_assets.errors import GeometryError, MeshError
-from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.devices import Array
 from rollout_assets.geometry.poses import Float32
 from rollout_assets.geometry.triangle_bvh import TriangleBvh, checked_mesh
-from rollout_assets.oracle.surface_error import Surface
-
-MIN_TRIANGLE_AREA_M2 = 5e-3
-"""With ``distance = "pytorch3d"`` a smaller triangle counts as its three edges."""
 
 
 class OracleScene:
@@ -57,25 +51,6 @@ class OracleScene:
         share = np.linspace(0.0, 1.0, samples)[:, None]
         path = first[:, None].astype(np.float64) * (1.0 - share) + last[:, None].astype(np.float64) * share
         return self.distance_m(path.astype(np.float32).reshape(-1, 3)).reshape(-1, samples).min(axis=1)
-
-    def faces_in(self, box: OrientedBoxes, margin_m: float) -> NDArray[np.int64]:
-        """Ascending faces with any vertex strictly inside the one box grown by ``margin_m``."""
-        if len(box) != 1:
-            raise GeometryError(f"a crop takes exactly one box, got {len(box)}")
-        inside = box.contains(self.vertices, margin_m)[0]
-        first, second, third = (inside[self.faces[:, corner]] for corner in range(3))
-        return np.flatnonzero(first | second | third)
-
-    def surface(
-        self,
-        faces: NDArray[np.int64],
-        weighting: Literal["uniform", "area"] = "uniform",
-        distance: Literal["true", "pytorch3d"] = "true",
-    ) -> Surface:
-        """The given faces as a surface that clouds are measured against."""
-        used, local = np.unique(self.faces[faces], return_inverse=True)
-        min_area_m2 = MIN_TRIANGLE_AREA_M2 if distance == "pytorch3d" else 0.0
-        return Surface(self.vertices[used], local.reshape(-1, 3).astype(np.int32), self.device, weighting, min_area_m2)
 
 
 class SceneCache:

@@ -15,10 +15,11 @@ from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import Float32, Float64
-from rollout_assets.oracle.fusion import FusedCloud
+from rollout_assets.oracle.crops import crop_surface
+from rollout_assets.oracle.fusion import FusedCloud, fusion_grid
 from rollout_assets.oracle.raycast import EVERYWHERE, ViewPoints, box_row, bytes_per_view, checked_poses
 from rollout_assets.oracle.scene import OracleScene
-from rollout_assets.oracle.surface_error import PointClouds, Surface, SurfaceState, triangle_areas
+from rollout_assets.oracle.surface_error import PointClouds, Surface, SurfaceState
 
 ERROR_FLOOR_M2 = 1e-12
 """Errors below this count as this much when something is divided by them or their logarithm is taken."""
@@ -123,7 +124,7 @@ class OracleScorer:
             raise GeometryError(
                 f"the mesh reaches {reach} m; voxels of {self.config.fusion_voxel_m} m end at {limit} m"
             )
-        return FusedCloud.of(points_world, self.config.fusion_voxel_m, scene.device)
+        return FusedCloud.of(points_world, fusion_grid(self.config), scene.device)
 
     def begin(
         self,
@@ -147,19 +148,16 @@ class OracleScorer:
         return OracleState(scene, small, cloud, target, scene_region)
 
     def region(self, scene: OracleScene, cloud: FusedCloud, box: OrientedBoxes) -> CropState | Refused:
-        """The faces and points of one box ± the crop margin at the root, or why they cannot be measured."""
+        """The surface and points in one box ± the crop margin at the root, or why they cannot be measured."""
         margin = self.config.crop_margin_m
-        faces = scene.faces_in(box, margin)
-        if len(faces) == 0:
-            return Refused(Refusal.TARGET_CROP_EMPTY, f"no face of the mesh has a vertex in the box ± {margin} m")
-        if self.config.face_weighting == "area" and not triangle_areas(scene.vertices, scene.faces[faces]).any():
-            return Refused(Refusal.TARGET_CROP_EMPTY, f"the {len(faces)} faces in the box ± {margin} m have no area")
+        surface = crop_surface(scene, box, self.config)
+        if surface is None:
+            return Refused(Refusal.TARGET_CROP_EMPTY, f"no surface with area in the box ± {margin} m")
         row = box_row(box, margin)
         points = cloud.points[points_in(cloud.points, row)]
         if len(points) < self.config.min_current_points:
             needed = f"min_current_points is {self.config.min_current_points}"
             return Refused(Refusal.TARGET_SUPPORT_TOO_LOW, f"{len(points)} points in the box ± {margin} m; {needed}")
-        surface = scene.surface(faces, self.config.face_weighting, self.config.distance)
         state = surface.extended(surface.unseen(), points)
         return CropState(Crop(surface, row), state, float(surface.error(state)))
 

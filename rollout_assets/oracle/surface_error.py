@@ -1,7 +1,9 @@
 """The error of points against a surface, kept incrementally and exactly.
 
 error(P) = mean over points of the squared distance to the nearest triangle
-         + mean over triangles of the squared distance from the whole triangle to the nearest point.
+         + weighted mean over the surface's pieces of the squared distance to the nearest point.
+
+Pieces are samples of the surface, each with the area that it stands for, or whole triangles (``vertex_in_box``).
 
 Both terms only need a sum over points and a minimum per face, so a state keeps those and a cloud of new points is the
 only thing that is measured. All distances start from differences of the float32 world coordinates that were given, and
@@ -106,30 +108,44 @@ class SurfaceSums:
 class Surface:
     """A triangle surface that clouds are measured against."""
 
-    def __init__(
-        self,
-        vertices: Float32,
-        faces: NDArray[np.int32],
-        device: str,
-        weighting: Literal["uniform", "area"] = "uniform",
-        min_area_m2: float = 0.0,
-    ) -> None:
-        areas = triangle_areas(vertices, faces)
-        edges_only = areas < min_area_m2
-        order = _spatial_order(vertices, faces)
-        self.bvh = TriangleBvh(vertices, faces, device, edges_only)
-        self.device = self.bvh.device
-        self.face_count = len(faces)
-        weights = areas[order] if weighting == "area" else np.ones(len(faces))
+    def __init__(self, bvh: TriangleBvh, records: Float32, weights: Float64) -> None:
+        """bvh: the triangles that points are measured to; records: (n, 4, 3), weights: (n,) of the pieces."""
+        self.bvh, self.device = bvh, bvh.device
+        self.face_count = len(records)
         self.weight_sum = float(weights.sum())
         if not self.weight_sum > 0:
-            raise MeshError(f"area weights need a surface with area, got {len(faces)} faces with {self.weight_sum} m²")
-        records = triangle_records(vertices, faces, edges_only)[order]
+            raise MeshError(f"a surface needs pieces that weigh something, got {len(weights)} with {self.weight_sum}")
+        order = _spatial_order(records[:, :3])
+        records, weights = records[order], weights[order]
         low, high = self.bvh.bounds
         self._low, self._scale = wp.vec3(*low.tolist()), 1023.0 / max(float((high - low).max()), 1e-9)
         self._records = to_warp(records, wp.vec3, self.device)
         self._weights = to_warp(weights, wp.float64, self.device)
         self._block_boxes = to_warp(_block_boxes(records), wp.vec3, self.device)
+
+    @classmethod
+    def of_faces(
+        cls,
+        vertices: Float32,
+        faces: NDArray[np.int32],
+        device: str,
+        weighting: Literal["area", "uniform"] = "uniform",
+        min_area_m2: float = 0.0,
+    ) -> Surface:
+        """Whole triangles as pieces; those below ``min_area_m2`` count as their three edges."""
+        areas = triangle_areas(vertices, faces)
+        edges_only = areas < min_area_m2
+        weights = areas if weighting == "area" else np.ones(len(faces))
+        bvh = TriangleBvh(vertices, faces, device, edges_only)
+        return cls(bvh, triangle_records(vertices, faces, edges_only), weights)
+
+    @classmethod
+    def of_samples(cls, triangles: Float32, samples: Float32, weights: Float64, device: str) -> Surface:
+        """triangles: (m, 3, 3) that points are measured to; samples: (n, 3) points of them, as triangles of no size."""
+        faces = np.arange(3 * len(triangles), dtype=np.int32).reshape(-1, 3)
+        records = np.zeros((len(samples), 4, 3), np.float32)
+        records[:, :3] = samples[:, None]
+        return cls(TriangleBvh(triangles.reshape(-1, 3), faces, device), records, weights)
 
     @property
     def nbytes(self) -> int:
@@ -249,12 +265,12 @@ def triangle_areas(vertices: Float32, faces: NDArray[np.int32]) -> Float64:
     return 0.5 * np.linalg.norm(np.cross(b - a, c - a), axis=1)
 
 
-def _spatial_order(vertices: Float32, faces: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Faces along a Morton curve of their centres, so that a block of faces is a small region."""
-    centres = vertices[faces].astype(np.float64).mean(axis=1)
+def _spatial_order(corners: Float32) -> NDArray[np.int64]:
+    """Pieces (n, 3, 3) along a Morton curve of their centres, so that a block of them is a small region."""
+    centres = corners.astype(np.float64).mean(axis=1)
     low = centres.min(axis=0)
     cells = ((centres - low) * (1023.0 / max(float((centres.max(axis=0) - low).max()), 1e-9))).astype(np.int64)
-    codes = np.zeros(len(faces), np.int64)
+    codes = np.zeros(len(corners), np.int64)
     for bit in range(10):
         for axis in range(3):
             codes |= ((cells[:, axis] >> bit) & 1) << (3 * bit + 2 - axis)

@@ -56,16 +56,16 @@ def cast_views(
 
 
 @wp.func
-def _cell(coordinate: float, voxel_m: wp.float64) -> wp.int64:
-    return wp.int64(wp.floor(wp.float64(coordinate) / voxel_m)) + _AXIS_HALF
+def _cell(coordinate: float, voxel_m: wp.float64, origin_m: wp.float64) -> wp.int64:
+    return wp.int64(wp.floor((wp.float64(coordinate) - origin_m) / voxel_m)) + _AXIS_HALF
 
 
 @wp.func
-def _voxel_key(point: wp.vec3, voxel_m: wp.float64) -> wp.int64:
+def _voxel_key(point: wp.vec3, voxel_m: wp.float64, origin_m: wp.float64) -> wp.int64:
     """``geometry.voxels.voxel_keys`` of one point."""
-    x = _cell(point[0], voxel_m)
-    y = _cell(point[1], voxel_m)
-    z = _cell(point[2], voxel_m)
+    x = _cell(point[0], voxel_m, origin_m)
+    y = _cell(point[1], voxel_m, origin_m)
+    z = _cell(point[2], voxel_m, origin_m)
     return (x << (_AXIS_BITS + _AXIS_BITS)) | (y << _AXIS_BITS) | z
 
 
@@ -115,6 +115,7 @@ def claim_voxels(
     directions: wp.array(dtype=wp.vec3),
     depth: wp.array2d(dtype=float),
     voxel_m: wp.float64,
+    origin_m: wp.float64,
     state_of_view: wp.array(dtype=int),
     state_start: wp.array(dtype=int),
     state_size: wp.array(dtype=int),
@@ -133,7 +134,7 @@ def claim_voxels(
         centre = wp.vec3d(wp.float64(poses[view, 9]), wp.float64(poses[view, 10]), wp.float64(poses[view, 11]))
         point = wp.vec3(centre + wp.float64(z) * _turn(poses, view, directions[pixel]))
         points[view, pixel] = point
-        key = _voxel_key(point, voxel_m)
+        key = _voxel_key(point, voxel_m, origin_m)
         state = state_of_view[view]
         if not _contains(state_keys, state_start[state], state_size[state], key):
             slot = _insert(view_keys, view * view_size, view_size, key)

@@ -22,9 +22,6 @@ from rollout_assets.rollouts.trace import (
 from rollout_assets.sources.sample import VinActor
 from rollout_assets.targets.matching import TargetMatch
 
-CROP_POLICY = "gt_obb_oriented_any_vertex_v1"
-"""Which faces and points a target's labels are measured on."""
-
 
 @dataclass(frozen=True)
 class SourceProvenance:
@@ -125,5 +122,5 @@ def _lineage(
         source_shard_id=identity.shard_id,
         source_shard_row=identity.row,
         branch_schedule_id=branch_schedule_id(recipe),
-        target_crop_policy=CROP_POLICY,
+        target_crop_policy=config.oracle.crop_policy_name,
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollout_assets.config import OracleConfig
-from rollout_assets.oracle.naive import surface_error
+from rollout_assets.oracle.naive import whole_faces
 from rollout_assets.reports.schema_page import schema_markdown
 from rollout_assets.rollouts.zarr_store.schema import array_paths
 
@@ -29,7 +29,7 @@ def test_the_worked_label_is_what_the_oracle_measures():
     vertices = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]], np.float32)
     faces = np.array([[0, 1, 2], [1, 3, 2]], np.int32)
     points = [(0.25, 0.25, 0.1), (0.75, 0.75, 0.0), (0.25, 0.25, 0.0)]
-    errors = [surface_error(points[:count], vertices, faces, OracleConfig()) for count in (1, 2, 3)]
+    errors = [whole_faces(vertices, faces, OracleConfig()).error(points[:count]) for count in (1, 2, 3)]
     page = (DOCS / "labels.md").read_text()
     cumulative = 0.0
     for step, (before, after) in enumerate(pairwise(errors)):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from rollout_assets.errors import GeometryError
-from rollout_assets.geometry.voxels import first_in_voxel, voxel_keys
+from rollout_assets.geometry.voxels import VoxelGrid, voxel_keys
 
 POINTS = arrays.arrays(
     np.float32, st.tuples(st.integers(0, 60), st.just(3)), elements=st.floats(-0.125, 0.125, width=32)
@@ -24,7 +24,7 @@ def naive_first(points: np.ndarray, voxel_m: float) -> list[int]:
 
 @given(POINTS)
 def test_first_point_of_each_voxel_stays(points):
-    assert first_in_voxel(points, 0.02).tolist() == naive_first(points, 0.02)
+    assert VoxelGrid(0.02).first(points).tolist() == naive_first(points, 0.02)
 
 
 def test_cells_start_at_their_lower_corner():

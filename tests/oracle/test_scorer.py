@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import astuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from rollout_assets.config import OracleConfig
 from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.poses import look_along
 from rollout_assets.oracle import naive
+from rollout_assets.oracle.crops import crop_surface
 from rollout_assets.oracle.raycast import render_depth
 from rollout_assets.oracle.scene import OracleScene
 from rollout_assets.oracle.scorer import (
@@ -26,10 +28,14 @@ from rollout_assets.oracle.scorer import (
 )
 from tests.oracle.rooms import CAMERA, begin, room_mesh, root_points, target_box, views
 
+ARIA_NBV: dict[str, Any] = {"crop_policy": "vertex_in_box", "face_weighting": "uniform", "voxel_origin": "zero"}
+"""The definitions of the research code."""
+
 CONFIGS = (
     OracleConfig(device="cpu", width_px=24, height_px=24),
-    OracleConfig(device="cpu", width_px=24, height_px=20, face_weighting="area"),
-    OracleConfig(device="cpu", width_px=20, height_px=24, distance="pytorch3d", pixel_stride=2),
+    OracleConfig(device="cpu", width_px=24, height_px=20, face_weighting="uniform", surface_samples=600),
+    OracleConfig(device="cpu", width_px=24, height_px=20, crop_policy="vertex_in_box", voxel_origin="zero"),
+    OracleConfig(device="cpu", width_px=20, height_px=24, pixel_stride=2, **ARIA_NBV | {"distance": "pytorch3d"}),
 )
 
 
@@ -189,14 +195,15 @@ def test_threads_change_no_bit() -> None:
 
 
 def test_an_oriented_box_crops_by_its_own_axes() -> None:
-    scorer, state = begin()
-    box = target_box(size=0.3)
+    _, state = begin()
+    box = target_box(size=0.6)
     turned = look_along(np.zeros((1, 3)), np.array([[1.0, 1.0, 0.3]]))
     box = type(box)(turned, box.extents_m)
-    margin = scorer.config.crop_margin_m
+    old = OracleConfig(device="cpu", **ARIA_NBV)
     mesh = room_mesh()
-    inside = box.contains(mesh.vertices.astype(np.float32), margin)[0]
-    assert state.scene.faces_in(box, margin).tolist() == np.flatnonzero(inside[mesh.faces].any(axis=1)).tolist()
+    inside = box.contains(mesh.vertices.astype(np.float32), old.crop_margin_m)[0]
+    surface = crop_surface(state.scene, box, old)
+    assert surface is not None and surface.face_count == inside[mesh.faces].any(axis=1).sum() > 0
 
 
 def test_targets_that_cannot_be_labelled_come_back_with_their_reason() -> None:

@@ -9,7 +9,7 @@ import trimesh
 from rollout_assets.config import OracleConfig
 from rollout_assets.errors import GeometryError, MeshError
 from rollout_assets.oracle import naive
-from rollout_assets.oracle.scene import MIN_TRIANGLE_AREA_M2
+from rollout_assets.oracle.crops import MIN_TRIANGLE_AREA_M2
 from rollout_assets.oracle.surface_error import PointClouds, Surface, SurfaceState, triangle_areas
 
 PLENTY = 1 << 30
@@ -54,16 +54,17 @@ def test_equals_brute_force_within_1e_5(case: int) -> None:
     config = OracleConfig(
         face_weighting="area" if case % 3 == 0 and kind != "degenerate" else "uniform",
         distance="pytorch3d" if case % 4 == 1 else "true",
+        crop_policy="vertex_in_box",
     )
     current = random_points(rng, vertices, faces, int(rng.integers(1, 120)))
     new = random_points(rng, vertices, faces, int(rng.integers(2, 120)))[: 0 if case % 11 == 0 else None]
     min_area = MIN_TRIANGLE_AREA_M2 if config.distance == "pytorch3d" else 0.0
-    surface = Surface(vertices, faces, "cpu", config.face_weighting, min_area)
+    surface = Surface.of_faces(vertices, faces, "cpu", config.face_weighting, min_area)
     state = surface.extended(surface.unseen(), current)
     joined = surface.joined([state], PointClouds.of([new], "cpu"), np.zeros(1, np.int64), PLENTY)
     before, after = float(surface.error(state)), float(surface.error(joined)[0])
-    slow_before = naive.surface_error(current, vertices, faces, config)
-    slow_after = naive.surface_error(np.concatenate([current, new]), vertices, faces, config)
+    slow_before = naive.whole_faces(vertices, faces, config).error(current)
+    slow_after = naive.whole_faces(vertices, faces, config).error(np.concatenate([current, new]))
     assert before == pytest.approx(slow_before, rel=1e-5, abs=1e-12)
     assert after == pytest.approx(slow_after, rel=1e-5, abs=1e-12)
     if slow_before > 1e-9:
@@ -77,8 +78,8 @@ def test_large_meshes_equal_brute_force(count: int) -> None:
     rng = np.random.default_rng(count)
     vertices, faces = random_mesh(rng, "soup", count)
     points = random_points(rng, vertices, faces, 16)
-    surface = Surface(vertices, faces, "cpu")
-    slow = naive.surface_error(points, vertices, faces, OracleConfig())
+    surface = Surface.of_faces(vertices, faces, "cpu")
+    slow = naive.whole_faces(vertices, faces, OracleConfig(face_weighting="uniform")).error(points)
     assert float(surface.error(surface.extended(surface.unseen(), points))) == pytest.approx(slow, rel=1e-5)
 
 
@@ -90,7 +91,7 @@ def test_points_off_a_sphere_are_off_by_their_distance() -> None:
     gaps = []
     for subdivisions in (2, 3, 4):
         sphere = trimesh.creation.icosphere(subdivisions=subdivisions, radius=0.5)
-        surface = Surface(sphere.vertices.astype(np.float32), sphere.faces.astype(np.int32), "cpu")
+        surface = Surface.of_faces(sphere.vertices.astype(np.float32), sphere.faces.astype(np.int32), "cpu")
         state = surface.extended(surface.unseen(), (directions * 0.55).astype(np.float32))
         gaps.append(abs(state.point_sum / state.point_count - 0.05**2) / 0.05**2)
     assert gaps[0] > gaps[1] > gaps[2]
@@ -99,14 +100,14 @@ def test_points_off_a_sphere_are_off_by_their_distance() -> None:
 
 def test_points_on_the_surface_have_no_accuracy_error() -> None:
     sphere = trimesh.creation.icosphere(subdivisions=3, radius=0.5)
-    surface = Surface(sphere.vertices.astype(np.float32), sphere.faces.astype(np.int32), "cpu")
+    surface = Surface.of_faces(sphere.vertices.astype(np.float32), sphere.faces.astype(np.int32), "cpu")
     on_edges = sphere.vertices[sphere.edges].mean(axis=1).astype(np.float32)
     assert surface.extended(surface.unseen(), on_edges).point_sum / len(on_edges) < 1e-14
 
 
 def test_completeness_is_from_the_whole_triangle_not_its_centre() -> None:
     vertices = np.array([[0, 0, 0], [100, 0, 0], [0, 100, 0]], np.float32)
-    surface = Surface(vertices, np.array([[0, 1, 2]], np.int32), "cpu")
+    surface = Surface.of_faces(vertices, np.array([[0, 1, 2]], np.int32), "cpu")
     state = surface.extended(surface.unseen(), np.array([[0.25, 0.25, 0.5]], np.float32))
     assert float(surface.error(state)) == pytest.approx(2 * 0.5**2, rel=1e-7)
 
@@ -117,7 +118,7 @@ def test_area_weights_count_area() -> None:
     point = np.array([[0.1, 0.1, 0.0]], np.float32)
     far_sq = 4.9**2 + 0.0  # from (0.1, 0.1) to the edge x = 5
     for weighting, share in (("uniform", 1 / 2), ("area", 4 / 5)):
-        surface = Surface(vertices, faces, "cpu", weighting)  # type: ignore[arg-type]
+        surface = Surface.of_faces(vertices, faces, "cpu", weighting)  # type: ignore[arg-type]
         assert float(surface.error(surface.extended(surface.unseen(), point))) == pytest.approx(
             share * far_sq, rel=1e-6
         )
@@ -127,7 +128,7 @@ def test_pytorch3d_distance_sees_small_triangles_as_edges() -> None:
     vertices = np.array([[0, 0, 0], [0.09, 0, 0], [0, 0.09, 0], [1, 0, 0], [2, 0, 0], [1, 1, 0]], np.float32)
     faces = np.array([[0, 1, 2], [3, 4, 5]], np.int32)
     assert (triangle_areas(vertices, faces) < MIN_TRIANGLE_AREA_M2).tolist() == [True, False]
-    surface = Surface(vertices, faces, "cpu", min_area_m2=MIN_TRIANGLE_AREA_M2)
+    surface = Surface.of_faces(vertices, faces, "cpu", min_area_m2=MIN_TRIANGLE_AREA_M2)
     inside = np.array([[0.02, 0.02, 0], [1.2, 0.2, 0]], np.float32)
     assert surface.extended(surface.unseen(), inside).point_sum == pytest.approx(0.02**2, rel=1e-5)
 
@@ -136,7 +137,7 @@ def test_adding_in_steps_equals_adding_at_once() -> None:
     rng = np.random.default_rng(1)
     vertices, faces = random_mesh(rng, "soup", 500)
     points = random_points(rng, vertices, faces, 900)
-    surface = Surface(vertices, faces, "cpu")
+    surface = Surface.of_faces(vertices, faces, "cpu")
     state = surface.unseen()
     for part in np.split(points, [100, 101, 500]):
         state = surface.extended(state, part)
@@ -149,7 +150,7 @@ def test_adding_in_steps_equals_adding_at_once() -> None:
 def _case() -> tuple[Surface, list[SurfaceState], list[np.ndarray], np.ndarray]:
     rng = np.random.default_rng(2)
     vertices, faces = random_mesh(rng, "soup", 700)
-    surface = Surface(vertices, faces, "cpu")
+    surface = Surface.of_faces(vertices, faces, "cpu")
     states = [surface.extended(surface.unseen(), random_points(rng, vertices, faces, n)) for n in (50, 400)]
     clouds = [random_points(rng, vertices, faces, int(n)) for n in rng.integers(2, 300, 23)]
     clouds[5] = clouds[5][:0]
@@ -189,5 +190,5 @@ def test_a_point_that_is_not_finite_is_refused() -> None:
 
 
 def test_area_weights_without_area_are_refused() -> None:
-    with pytest.raises(MeshError, match=r"1 faces with 0\.0 m²"):
-        Surface(np.zeros((3, 3), np.float32), np.array([[0, 1, 2]], np.int32), "cpu", "area")
+    with pytest.raises(MeshError, match="pieces that weigh something, got 1 with 0.0"):
+        Surface.of_faces(np.zeros((3, 3), np.float32), np.array([[0, 1, 2]], np.int32), "cpu", "area")
