@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from rollout_assets.config import OracleConfig
-from rollout_assets.oracle.naive import whole_faces
+from rollout_assets.geometry.boxes import OrientedBoxes
+from rollout_assets.geometry.poses import IDENTITY_POSE
+from rollout_assets.oracle.naive import crop
 from rollout_assets.reports.schema_page import schema_markdown
 from rollout_assets.rollouts.zarr_store.schema import array_paths
 
@@ -26,10 +28,14 @@ def test_the_page_about_the_format_names_every_array():
 
 
 def test_the_worked_label_is_what_the_oracle_measures():
-    vertices = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]], np.float32)
+    errors = [0.01 + (0.75**3 + 0.25**3) / 3 + 0.01 + 1 / 12, 0.0, 0.01 / 3 + 0.25**2 / 3 + 1 / 12]
+    errors[1] = 0.005 + (0.24**3 + 0.25**3 + 0.25**3 + 0.26**3) / 3 + 0.49 * 0.01 + 1 / 12
+    vertices = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]], np.float32) - np.float32([0.5, 0.5, 0])
     faces = np.array([[0, 1, 2], [1, 3, 2]], np.int32)
-    points = [(0.25, 0.25, 0.1), (0.75, 0.75, 0.0), (0.25, 0.25, 0.0)]
-    errors = [whole_faces(vertices, faces, OracleConfig()).error(points[:count]) for count in (1, 2, 3)]
+    box = OrientedBoxes(IDENTITY_POSE[None], np.array([[1.0, 1.0, 0.2]], np.float32))
+    surface = crop(vertices, faces, box, OracleConfig())
+    points = np.array([(0.25, 0.5, 0.1), (0.75, 0.5, 0.0), (0.25, 0.5, 0.0)]) - [0.5, 0.5, 0]
+    assert [surface.error(points[:count]) for count in (1, 2, 3)] == pytest.approx(errors, rel=0.01)
     page = (DOCS / "labels.md").read_text()
     cumulative = 0.0
     for step, (before, after) in enumerate(pairwise(errors)):

@@ -190,5 +190,5 @@ def test_a_point_that_is_not_finite_is_refused() -> None:
 
 
 def test_area_weights_without_area_are_refused() -> None:
-    with pytest.raises(MeshError, match="pieces that weigh something, got 1 with 0.0"):
+    with pytest.raises(MeshError, match=r"pieces that weigh something, got 1 with 0\.0"):
         Surface.of_faces(np.zeros((3, 3), np.float32), np.array([[0, 1, 2]], np.int32), "cpu", "area")
