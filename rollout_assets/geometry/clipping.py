@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from rollout_assets.geometry.poses import Float64
 
-LATTICE_PHASE = 0.3819660112501051
-"""Where lines stand between two multiples of the pitch: no simple fraction, because edges like to lie on those."""
+LATTICE_AXES = np.array([[2.0, -1.0, 2.0], [2.0, 2.0, -1.0], [-1.0, 2.0, 2.0]]) / 3.0
+"""Columns: the three directions of lines. All are oblique to the axes, because sides of a box and edges of furniture
+lie along those, and lines parallel to an edge would all hit or all miss the surface beside it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,31 +39,35 @@ def touching_box(corners: Float64, faces: NDArray[np.int32], half: Float64) -> N
     return np.flatnonzero((beyond[faces[:, 0]] & beyond[faces[:, 1]] & beyond[faces[:, 2]]) == 0)
 
 
-def clip_to_box(triangles: Float64, half: Float64) -> Float64:
-    """triangles: (m, 3, 3) in the box's frame -> (k, 3, 3): their parts inside |x| < half, cut into triangles."""
+def clip_to_box(triangles: Float64, half: Float64) -> tuple[Float64, NDArray[np.int64]]:
+    """triangles: (m, 3, 3) in the box's frame -> (k, 3, 3): their parts inside |x| < half, and (k,) where each is from."""
+    source = np.arange(len(triangles))
     for axis in range(3):
         for sign in (1.0, -1.0):
-            triangles = _clip_to_half_space(triangles, half[axis] - sign * triangles[:, :, axis])
-    return triangles
+            triangles, source = _clip_to_half_space(triangles, source, half[axis] - sign * triangles[:, :, axis])
+    return triangles, source
 
 
-def lattice_samples(triangles: Float64, half: Float64, pitch_m: float) -> SurfaceSamples:
-    """Where lines parallel to the three axes, ``pitch_m`` apart, meet the triangles inside |x| < half.
+def lattice_samples(triangles: Float64, pitch_m: float) -> SurfaceSamples:
+    """Where three families of parallel lines, ``pitch_m`` apart, meet triangles (m, 3, 3).
 
-    A hit along axis a stands for pitch² |n_a| of area, because n_x² + n_y² + n_z² = 1 makes the three families of lines
-    add up to every piece of surface exactly once. A line through an edge that two triangles share hits one of them.
+    A hit along direction a stands for pitch² |n_a| of area: n_1² + n_2² + n_3² = 1 makes the three families add up to
+    every piece of surface exactly once. A line through an edge that two triangles share hits one of them.
     """
-    normals = np.cross(triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0])
+    turned = triangles @ LATTICE_AXES
+    normals = np.cross(turned[:, 1] - turned[:, 0], turned[:, 2] - turned[:, 0])
     lengths = np.linalg.norm(normals, axis=1)
-    parts = [_hits_along(axis, triangles, normals, lengths, half, pitch_m) for axis in range(3)]
+    parts = [_hits_along(axis, turned, normals, lengths, pitch_m) for axis in range(3)]
     return SurfaceSamples(
-        np.concatenate([part.points for part in parts]),
+        np.concatenate([part.points for part in parts]) @ LATTICE_AXES.T,
         np.concatenate([part.area_m2 for part in parts]),
         np.concatenate([part.triangle for part in parts]),
     )
 
 
-def _clip_to_half_space(triangles: Float64, depth: Float64) -> Float64:
+def _clip_to_half_space(
+    triangles: Float64, source: NDArray[np.int64], depth: Float64
+) -> tuple[Float64, NDArray[np.int64]]:
     """depth: (m, 3), positive where a corner is inside. One corner inside leaves a triangle, two leave a pair."""
     inside = depth > 0
     count = inside.sum(axis=1)
@@ -71,7 +76,9 @@ def _clip_to_half_space(triangles: Float64, depth: Float64) -> Float64:
     tips = np.stack([a, ab, ac], axis=1)
     a, b, c, ab, ac = _cut_at_corner(triangles[two], depth[two], np.argmin(inside[two], axis=1))
     pairs = [np.stack([ab, b, c], axis=1), np.stack([ab, c, ac], axis=1)]
-    return np.concatenate([triangles[count == 3], tips, *pairs])
+    whole = count == 3
+    sources = np.concatenate([source[whole], source[one], source[two], source[two]])
+    return np.concatenate([triangles[whole], tips, *pairs]), sources
 
 
 def _cut_at_corner(
@@ -85,11 +92,9 @@ def _cut_at_corner(
     return a, b, c, a + (b - a) * (at_a / (at_a - at_b)), a + (c - a) * (at_a / (at_a - at_c))
 
 
-def _hits_along(
-    axis: int, triangles: Float64, normals: Float64, lengths: Float64, half: Float64, pitch_m: float
-) -> SurfaceSamples:
+def _hits_along(axis: int, triangles: Float64, normals: Float64, lengths: Float64, pitch_m: float) -> SurfaceSamples:
     u, v = (axis + 1) % 3, (axis + 2) % 3
-    owner, at_u, at_v = _lines_over(triangles, normals[:, axis] != 0, half, pitch_m, u, v)
+    owner, at_u, at_v = _lines_over(triangles, normals[:, axis] != 0, pitch_m, u, v)
     kept = _inside_projection(triangles[owner], normals[owner, axis] > 0, at_u, at_v, u, v)
     owner, at_u, at_v = owner[kept], at_u[kept], at_v[kept]
     corner, normal = triangles[owner, 0], normals[owner]
@@ -97,24 +102,21 @@ def _hits_along(
     points[:, u], points[:, v] = at_u, at_v
     slope = (at_u - corner[:, u]) * normal[:, u] + (at_v - corner[:, v]) * normal[:, v]
     points[:, axis] = corner[:, axis] - slope / normal[:, axis]
-    held = (np.abs(points) < half).all(axis=1)
-    area = pitch_m**2 * np.abs(normal[:, axis]) / lengths[owner]
-    return SurfaceSamples(points[held], area[held], owner[held])
+    return SurfaceSamples(points, pitch_m**2 * np.abs(normal[:, axis]) / lengths[owner], owner)
 
 
 def _lines_over(
-    triangles: Float64, faced: NDArray[np.bool_], half: Float64, pitch_m: float, u: int, v: int
+    triangles: Float64, faced: NDArray[np.bool_], pitch_m: float, u: int, v: int
 ) -> tuple[NDArray[np.int64], Float64, Float64]:
     """Lines through the rectangle around each projected triangle: the triangle (n,), and where each line stands."""
-    low = np.maximum(triangles.min(axis=1), -half)[:, [u, v]] / pitch_m - LATTICE_PHASE
-    high = np.minimum(triangles.max(axis=1), half)[:, [u, v]] / pitch_m - LATTICE_PHASE
-    first = np.ceil(low).astype(np.int64)
-    size = np.maximum(np.floor(high).astype(np.int64) - first + 1, 0)
+    first = np.ceil(triangles.min(axis=1)[:, [u, v]] / pitch_m).astype(np.int64)
+    last = np.floor(triangles.max(axis=1)[:, [u, v]] / pitch_m).astype(np.int64)
+    size = np.maximum(last - first + 1, 0)
     counts = np.where(faced, size[:, 0] * size[:, 1], 0)
     owner = np.repeat(np.arange(len(triangles)), counts)
     within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
     row, column = np.divmod(within, np.maximum(size[owner, 1], 1))
-    at = (first[owner] + np.stack([row, column], axis=1) + LATTICE_PHASE) * pitch_m
+    at = (first[owner] + np.stack([row, column], axis=1)) * pitch_m
     return owner, at[:, 0], at[:, 1]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from rollout_assets.config import OracleConfig
 from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.boxes import OrientedBoxes
-from rollout_assets.geometry.clipping import SurfaceSamples, clip_to_box, lattice_samples, touching_box
+from rollout_assets.geometry.clipping import clip_to_box, lattice_samples, touching_box
 from rollout_assets.geometry.poses import Float64, rotation, translation
 from rollout_assets.oracle.scene import OracleScene
 from rollout_assets.oracle.surface_error import Surface, triangle_areas
@@ -42,21 +42,16 @@ def _clipped(scene: OracleScene, box: OrientedBoxes, config: OracleConfig) -> Su
     turn, centre = rotation(box.pose_world_object)[0], translation(box.pose_world_object)[0]
     half = np.asarray(box.extents_m, np.float64)[0] * 0.5 + config.crop_margin_m
     local = (scene.vertices.astype(np.float64) - centre) @ turn
-    triangles = local[scene.faces[touching_box(local, scene.faces, half)]]
-    samples = lattice_samples(triangles, half, sample_pitch_m(half, config.surface_samples))
+    clipped, source = clip_to_box(local[scene.faces[touching_box(local, scene.faces, half)]], half)
+    samples = lattice_samples(clipped, sample_pitch_m(half, config.surface_samples))
     if not len(samples.points):
         return None
-    clipped = clip_to_box(triangles, half) @ turn.T + centre
-    points = samples.points @ turn.T + centre
-    weights = sample_weights(samples, config)
-    return Surface.of_samples(clipped.astype(np.float32), points.astype(np.float32), weights, scene.device)
-
-
-def sample_weights(samples: SurfaceSamples, config: OracleConfig) -> Float64:
-    """(n,) the area of each sample, or its share of its face's area when every face counts the same."""
-    if config.face_weighting == "area":
-        return samples.area_m2
-    return samples.area_m2 / np.bincount(samples.triangle, samples.area_m2)[samples.triangle]
+    weights = samples.area_m2
+    if config.face_weighting == "uniform":
+        face = source[samples.triangle]
+        weights = weights / np.bincount(face, weights)[face]
+    triangles, points = ((part @ turn.T + centre).astype(np.float32) for part in (clipped, samples.points))
+    return Surface.of_samples(triangles, points, weights, scene.device)
 
 
 def _whole_faces(scene: OracleScene, box: OrientedBoxes, config: OracleConfig) -> Surface | None:

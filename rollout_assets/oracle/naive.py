@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from rollout_assets.config import OracleConfig
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.cameras import PinholeCamera
-from rollout_assets.geometry.clipping import LATTICE_PHASE
+from rollout_assets.geometry.clipping import LATTICE_AXES
 from rollout_assets.geometry.poses import Float32, Float64, rotation, translation
 from rollout_assets.geometry.voxels import VoxelGrid
 from rollout_assets.oracle.crops import MIN_TRIANGLE_AREA_M2, sample_pitch_m
@@ -143,7 +143,7 @@ def crop(vertices: Float32, faces: NDArray[np.int32], box: OrientedBoxes, config
     for triangle in local[faces]:
         polygon = _clipped(triangle, half)
         triangles += [(polygon[0], polygon[i], polygon[i + 1]) for i in range(1, len(polygon) - 1)]
-        hits, areas = _samples(triangle, half, sample_pitch_m(half, config.surface_samples))
+        hits, areas = _samples(triangle, half, sample_pitch_m(half, config.surface_samples)) if polygon else ([], [])
         points += hits
         weights += areas if config.face_weighting == "area" else [area / sum(areas) for area in areas]
     world = np.array(triangles).reshape(-1, 3, 3) @ turn.T + centre
@@ -167,26 +167,28 @@ def _clipped(triangle: Float64, half: Float64) -> list[Float64]:
 
 
 def _samples(triangle: Float64, half: Float64, pitch_m: float) -> tuple[list[Float64], list[float]]:
-    """Where lines along the axes meet one triangle inside |x| < half, and the area that each hit stands for."""
-    normal = np.cross(triangle[1] - triangle[0], triangle[2] - triangle[0])
+    """Where lines along the lattice's directions meet one triangle inside |x| < half, and the area of each hit."""
+    corner, *sides = triangle[0], triangle[1] - triangle[0], triangle[2] - triangle[0]
+    normal = np.cross(*sides)
     hits: list[Float64] = []
     areas: list[float] = []
-    if (triangle.min(axis=0) >= half).any() or (triangle.max(axis=0) <= -half).any():
-        return hits, areas
-    for axis in np.flatnonzero(normal):
-        u, v = (axis + 1) % 3, (axis + 2) % 3
-        low, high = (np.clip(end, -half, half) / pitch_m for end in (triangle.min(axis=0), triangle.max(axis=0)))
-        ticks_u, ticks_v = (
-            (np.arange(np.floor(low[k]) - 1, np.ceil(high[k]) + 1) + LATTICE_PHASE) * pitch_m for k in (u, v)
-        )
-        at = np.stack(np.meshgrid(ticks_u, ticks_v), axis=-1).reshape(-1, 2)
-        sides = np.array([triangle[1] - triangle[0], triangle[2] - triangle[0]])
-        share = (at - triangle[0][[u, v]]) @ np.linalg.inv(sides[:, [u, v]])
+    for axis in range(3):
+        along, u, v = (LATTICE_AXES[:, (axis + step) % 3] for step in range(3))
+        flat = np.array([[side @ u, side @ v] for side in sides])
+        reach = [
+            np.clip([(corner + s) @ line for s in (0 * normal, *sides)], *(np.linalg.norm(half) * np.array([-1, 1])))
+            for line in (u, v)
+        ]
+        ticks = (np.arange(np.floor(r.min() / pitch_m), np.ceil(r.max() / pitch_m) + 1) * pitch_m for r in reach)
+        at = np.stack(np.meshgrid(*ticks), axis=-1).reshape(-1, 2)
+        if normal @ along == 0:
+            continue
+        share = (at - [corner @ u, corner @ v]) @ np.linalg.inv(flat)
         met = share[(share >= 0).all(axis=1) & (share.sum(axis=1) <= 1)]
-        points = triangle[0] + met @ sides
+        points = corner + met @ np.array(sides)
         points = points[(np.abs(points) < half).all(axis=1)]
         hits += list(points)
-        areas += [pitch_m**2 * abs(normal[axis]) / float(np.linalg.norm(normal))] * len(points)
+        areas += [pitch_m**2 * abs(normal @ along) / float(np.linalg.norm(normal))] * len(points)
     return hits, areas
 
 
