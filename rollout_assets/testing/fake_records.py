@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from rollout_assets.candidates.reasons import VALID_BITSET, InvalidReason
 from rollout_assets.candidates.shell import CandidateDiagnostics, CandidateShell
+from rollout_assets.config import OracleConfig
 from rollout_assets.geometry.poses import Float32, look_along, normalise, translation
 from rollout_assets.randomness import rng_for
 from rollout_assets.rollouts import trace
-from rollout_assets.rollouts.records import CROP_POLICY
 from rollout_assets.rollouts.zarr_store.schema import TARGET_SOURCES
 from rollout_assets.targets.reasons import TARGET_INVALID_REASON_VERSION, TargetInvalidReason
 
@@ -87,7 +87,7 @@ class SyntheticRecords:
             rollout_config_hash="1" * 64,
             target_id=f"{scene}:{snippet}:{target_source}:sem=3:inst={rank}:idx={rank}",
             target_protocol_version=self.protocol,
-            target_crop_policy=CROP_POLICY,
+            target_crop_policy=OracleConfig().crop_policy_name,
             target_selection_policy="greedy_top_k",
             target_selection_rank=rank,
             target_selection_score=float(rng.random()),
