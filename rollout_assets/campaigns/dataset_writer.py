@@ -61,12 +61,12 @@ class RolloutDatasetWriter:
         """
         rows = planned_rows(entry, self.config, self.source) if rows is None else rows
         generator = self.generator(entry)
-        records: Counter[str] = Counter()
+        records: Counter[int | None] = Counter()
         store_config = RolloutZarrStoreConfig.from_campaign(self.config)
         with RolloutZarrStoreWriter(store_dir, store_config, context=context, on_step=on_step) as writer:
             for record in generator.records(rows, progress):
                 writer.append(record)
-                records[record.lineage.source_sample_key or ""] += 1
+                records[record.lineage.source_sample_index] += 1
             if records:
                 writer.finish()
         sealed = validate_and_seal(store_dir) if records else None
@@ -81,13 +81,13 @@ class RolloutDatasetWriter:
 
 
 def _outcomes(
-    rows: Sequence[IndexRow], records: Counter[str], stats: RolloutDatasetWriterStats
+    rows: Sequence[IndexRow], records: Counter[int | None], stats: RolloutDatasetWriterStats
 ) -> tuple[RowOutcome, ...]:
     """One outcome per row; a row that was neither produced nor skipped is a fault of this package."""
     outcomes = []
     for row in rows:
         detail = stats.skipped_rows.get(row.sample_key)
-        count = records[row.sample_key]
+        count = records[row.sample_index]
         assert count or detail is not None, f"{row.sample_key}: neither records nor a reason"
         outcomes.append(
             RowOutcome(

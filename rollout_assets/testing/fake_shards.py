@@ -8,7 +8,7 @@ casting.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -86,7 +86,7 @@ class FakeGenerator:
                 reason = "NO_ACTOR_VISIBLE_SOURCE"
                 self.stats.skipped_rows[row.sample_key] = self.stats.skip_reasons[row.sample_key] = reason
             else:
-                records = SyntheticRecords(
+                yield from SyntheticRecords(
                     sources=1,
                     targets=self.targets,
                     chains=self.chains,
@@ -96,8 +96,6 @@ class FakeGenerator:
                     split=row.split,
                     seed=self.config.seed,
                 )
-                for record in records:
-                    yield replace(record, lineage=replace(record.lineage, source_sample_key=row.sample_key))
             self.stats.rows += 1
             progress(ProgressEvent("generating", self.stats.rows, len(rows), unit="rows"))
 

@@ -140,14 +140,23 @@ class ShardVictim:
         shutil.rmtree(final)
 
 
+def _kill(victim: ShardVictim | PromotionVictim, moment: Moment) -> bool:
+    """Kill at a moment. An attempt that was done before its delay was over is made again with half the delay."""
+    step, nth, delay = moment
+    killed = victim.kill(moment)
+    assert killed or step is None, f"{moment} was never reached"
+    while not killed and delay is not None and delay > 0.01:
+        delay *= 0.5
+        killed = victim.kill((step, nth, delay))
+    return killed
+
+
 def run_kills(victim: ShardVictim | PromotionVictim, moments: Sequence[Moment], at_least: int) -> None:
     """Kill at every moment, let a run finish after every few, and hold that ``at_least`` kills hit a living process."""
     hits = 0
     for start in range(0, len(moments), KILLS_PER_FINISH):
         for moment in moments[start : start + KILLS_PER_FINISH]:
-            killed = victim.kill(moment)
-            assert killed or moment[0] is None, f"{moment} was never reached"
-            hits += killed
+            hits += _kill(victim, moment)
         victim.check_finished()
     assert hits >= at_least, f"only {hits} of {len(moments)} kills hit"
 
