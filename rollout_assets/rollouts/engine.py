@@ -71,6 +71,13 @@ class StepDecision:
     decision: Decision
     selected_shell_index: int
 
+    @property
+    def draw_log_probability(self) -> float | None:
+        """Log-probability of the selected view given those drawn before it; None at a dead end."""
+        if self.selected_shell_index == NOT_SELECTED:
+            return None
+        return self.decision.draw_log_probabilities[self.decision.selected.index(self.selected_shell_index)]
+
 
 @dataclass(frozen=True, eq=False)
 class Chain:

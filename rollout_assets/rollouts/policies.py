@@ -14,12 +14,20 @@ from numpy.typing import NDArray
 
 from rollout_assets.config import RolloutRecipeConfig, SelectionPolicy
 from rollout_assets.geometry.poses import Float32, Float64
+from rollout_assets.rollouts.draws import (
+    draw_log_probabilities,
+    inclusion_probabilities,
+    spaced_inclusion_probabilities,
+)
 
 ORACLE_SCORE = "target_root_gain"
 """Label that oracle policies rank by; within one state it orders views as the relative improvement does."""
 
 MIN_SCORES_FOR_QUARTILES = 4
 """Below this many scores their spread is the standard deviation, not the interquartile range."""
+
+LOGIT_LIMIT = 7.0
+"""Logits of a softmax stay within ± this, so each of k rows has a probability of at least exp(-14) / k."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,18 +49,28 @@ class Decision:
     """What a policy made of a view.
 
     logits: (k,) float32, NaN where not takeable; probabilities and log_probabilities: (k,) float32, the distribution of
-    the first pick, 0 and -inf where not takeable or too close to history. ``selected`` are shell indices in order of
-    preference, ``scores`` (k,) what the policy ranked by. ``guards_relaxed``: no candidate kept its distance to
-    history, so the best was taken all the same.
+    the first pick, 0 and -inf where not takeable or too close to history. ``inclusion_probabilities``: (k,) float32,
+    the probability that a row is among the selected ones, 0 where it cannot be; for a policy that ranks, 1 where it is
+    selected. NaN only where siblings must keep a distance and ordered draws are too many to enumerate.
+    ``selected`` are shell indices in the order of picking, ``draw_log_probabilities`` the log-probability of each given
+    the earlier ones. ``scores`` (k,) is what the policy ranked by. ``guards_relaxed``: no candidate kept its distance
+    to history, so the best was taken all the same.
     """
 
     logits: Float32
     probabilities: Float32
     log_probabilities: Float32
+    inclusion_probabilities: Float32
     selected: tuple[int, ...]
+    draw_log_probabilities: tuple[float, ...]
     scores: Float64
     score_source: str
     guards_relaxed: bool
+
+    @property
+    def drawn_mask(self) -> NDArray[np.bool_]:
+        """(k,): every row the policy selected, whether or not a beam keeps it."""
+        return np.isin(np.arange(len(self.logits)), self.selected)
 
     @property
     def entropy(self) -> float:
@@ -79,12 +97,22 @@ def decide(recipe: RolloutRecipeConfig, view: PolicyView, count: int, rng: np.ra
     if policy.draws:
         keys = keys + rng.gumbel(size=len(keys))
     order = np.argsort(-keys, kind="stable")[: int(allowed.sum())]
-    selected = _apart(view.centers_world, order, count, recipe.min_sibling_distance_m)
+    near = _near(view.centers_world, recipe.min_sibling_distance_m)
+    selected = _apart(near, order, count)
+    p = np.exp(log_p)
+    if policy.draws:
+        inclusion = _drawn_inclusion(p, near, count, spaced=recipe.min_sibling_distance_m > 0)
+        log_draws = draw_log_probabilities(p, near, selected)
+    else:
+        inclusion = np.isin(np.arange(len(p)), selected).astype(np.float64)
+        log_draws = np.zeros(len(selected))
     return Decision(
         logits=logits.astype(np.float32),
-        probabilities=np.exp(log_p).astype(np.float32),
+        probabilities=p.astype(np.float32),
         log_probabilities=log_p.astype(np.float32),
+        inclusion_probabilities=inclusion.astype(np.float32),
         selected=selected,
+        draw_log_probabilities=tuple(log_draws.tolist()),
         scores=scores,
         score_source=policy.score_source,
         guards_relaxed=relaxed,
@@ -103,7 +131,11 @@ class _Policy:
 
 
 def spread_logits(scores: Float64, temperature: float) -> Float64:
-    """(s - median) / (IQR * temperature); the standard deviation stands in below four scores. No spread: all zero."""
+    """(s - median) / (IQR * temperature); the standard deviation stands in below four scores. No spread: all zero.
+
+    If the best exceeds ``LOGIT_LIMIT``, all are shifted down (which changes no probability) until it does not, so that
+    the best rows stay apart; what is then below ``-LOGIT_LIMIT`` is raised to it.
+    """
     if len(scores) < 2:
         return np.zeros_like(scores)
     if len(scores) < MIN_SCORES_FOR_QUARTILES:
@@ -113,7 +145,10 @@ def spread_logits(scores: Float64, temperature: float) -> Float64:
         spread = float(high - low)
     if not spread > 0:
         return np.zeros_like(scores)
-    return (scores - np.median(scores)) / (spread * temperature)
+    with np.errstate(over="ignore"):
+        below_best = (scores - scores.max()) / spread / temperature
+        best = min((scores.max() - np.median(scores)) / spread / temperature, LOGIT_LIMIT)
+    return np.maximum(best + below_best, -LOGIT_LIMIT)
 
 
 def _as_they_are(scores: Float64, _temperature: float) -> Float64:
@@ -151,15 +186,36 @@ _POLICIES: dict[SelectionPolicy, _Policy] = {
 """``random`` draws among labelled views, ``random_valid`` among all that can be taken."""
 
 
-def _apart(centers_world: Float64, order: NDArray[np.int64], count: int, gap_m: float) -> tuple[int, ...]:
-    """The first ``count`` rows of ``order`` of which each keeps ``gap_m`` to those before it."""
+def _near(centers_world: Float64, gap_m: float) -> NDArray[np.bool_]:
+    """(k, k): which rows a picked row shuts out, itself among them: all that are nearer to it than ``gap_m``."""
+    itself = np.eye(len(centers_world), dtype=np.bool_)
+    if gap_m == 0:
+        return itself
+    return itself | (np.linalg.norm(centers_world[:, None] - centers_world[None], axis=-1) < gap_m)
+
+
+def _apart(near: NDArray[np.bool_], order: NDArray[np.int64], count: int) -> tuple[int, ...]:
+    """The first ``count`` rows of ``order`` of which none is near one before it."""
     picked: list[int] = []
+    free = np.ones(len(near), np.bool_)
     for row in order.tolist():
-        if len(picked) == count:
-            break
-        if not picked or _nearest(centers_world[[row]], centers_world[picked])[0] >= gap_m:
+        if len(picked) < count and free[row]:
             picked.append(row)
+            free &= ~near[row]
     return tuple(picked)
+
+
+def _drawn_inclusion(p: Float64, near: NDArray[np.bool_], count: int, spaced: bool) -> Float64:
+    """(k,) inclusion probabilities of a draw of ``count`` rows; p is 0 where a row cannot be drawn."""
+    rows = np.flatnonzero(p)
+    result = np.zeros_like(p)
+    if not len(rows):
+        return result
+    if spaced and count > 1:
+        result[rows] = spaced_inclusion_probabilities(p[rows], near[np.ix_(rows, rows)], count)
+    else:
+        result[rows] = inclusion_probabilities(p[rows], count)
+    return result
 
 
 def _nearest(points: Float64, others: Float64) -> Float64:

@@ -134,13 +134,19 @@ class CandidateSelection:
     """How the policy saw k candidates and which one this chain took.
 
     logits: (k,) float32, NaN where invalid; probabilities: (k,) float32, 0 where invalid; log_probabilities: (k,)
-    float32, -inf where invalid. ``score_source`` names what the policy ranked by.
+    float32, -inf where invalid: the distribution of the first pick. inclusion_probabilities: (k,) float32, the
+    probability that a row is among those drawn at this state, 0 where it cannot be; drawn_mask: (k,), the rows that
+    were drawn, whether or not the beam kept them. ``draw_log_probability`` is the selected row's, given the rows drawn
+    before it; None where nothing was selected. ``score_source`` names what the policy ranked by.
     """
 
     logits: Float32
     probabilities: Float32
     log_probabilities: Float32
+    inclusion_probabilities: Float32
+    drawn_mask: NDArray[np.bool_]
     selected_shell_index: int
+    draw_log_probability: float | None
     score_source: str
 
 

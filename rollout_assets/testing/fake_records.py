@@ -198,7 +198,10 @@ class _Shells:
             logits=np.where(valid, score, np.nan).astype(np.float32),
             probabilities=probability,
             log_probabilities=log_probability,
+            inclusion_probabilities=probability,
+            drawn_mask=np.arange(size) == selected,
             selected_shell_index=selected,
+            draw_log_probability=float(log_probability[selected]) if take else None,
             score_source="target_root_gain" if size % 2 else "random",
         )
         return trace.RolloutStep(shell, labels, selection, self._depth(rng) if take else None)

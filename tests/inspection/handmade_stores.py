@@ -89,7 +89,19 @@ def greedy(step: RolloutStep, rank: int = 0) -> RolloutStep:
     with np.errstate(divide="ignore"):
         log_probability = np.log(probability)
     logits = np.where(step.shell.actor_action_mask, gains, np.nan).astype(np.float32)
-    return replace(step, selection=CandidateSelection(logits, probability, log_probability, chosen, "target_root_gain"))
+    return replace(
+        step,
+        selection=CandidateSelection(
+            logits=logits,
+            probabilities=probability,
+            log_probabilities=log_probability,
+            inclusion_probabilities=probability,
+            drawn_mask=probability > 0,
+            selected_shell_index=chosen,
+            draw_log_probability=0.0,
+            score_source="target_root_gain",
+        ),
+    )
 
 
 def refused(step: RolloutStep, rows: np.ndarray, reasons: list[InvalidReason]) -> RolloutStep:

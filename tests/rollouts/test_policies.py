@@ -89,7 +89,7 @@ def test_draws_follow_the_recorded_probabilities():
 
 def test_logits_are_scaled_by_the_interquartile_range():
     scores = np.array([0.0, 1.0, 2.0, 3.0, 10.0])
-    assert spread_logits(scores, 0.5) == pytest.approx((scores - 2) / (2.0 * 0.5))
+    assert spread_logits(scores, 0.8) == pytest.approx((scores - 2) / (2.0 * 0.8))
     few = np.array([1.0, 2.0, 4.0])
     assert spread_logits(few, 2.0) == pytest.approx((few - 2) / (few.std() * 2.0))
     assert spread_logits(np.array([3.0, 3.0]), 1.0).tolist() == [0, 0]

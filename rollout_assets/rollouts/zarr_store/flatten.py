@@ -159,6 +159,7 @@ def flatten_records(records: Sequence[EncodedRecord], at: RowCounts) -> dict[str
         "num_candidates": shell_sizes,
         "num_valid_candidates": np.add.reduceat(actor.astype(np.int32), shell_starts),
         **{name: sums[:, column] for column, name in enumerate(CUMULATIVE_OF)},
+        "selected_draw_log_probability": np.array([step.selection.draw_log_probability for step in steps], np.float32),
     }
     last = chain_starts + chain_lengths - 1
     finals: Columns = {f"final_{name}": sums[last, column] for column, name in enumerate(CUMULATIVE_OF)}
@@ -214,6 +215,8 @@ SELECTION_COLUMNS = {
     "selection_logits": "logits",
     "selection_probabilities": "probabilities",
     "selection_log_probabilities": "log_probabilities",
+    "selection_inclusion_probabilities": "inclusion_probabilities",
+    "drawn_mask": "drawn_mask",
 }
 """Candidate column -> the ``CandidateSelection`` field it is."""
 

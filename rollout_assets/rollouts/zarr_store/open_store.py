@@ -82,8 +82,11 @@ class OpenStore:
     def columns(
         self, table: Table, names: Collection[str] | None = None, start: int = 0, stop: int | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Columns of a table, all but rasters by default."""
-        names = table.without_rasters.names if names is None else names
+        """Columns of a table; by default all but rasters and added columns that the store lacks."""
+        if names is None:
+            present = consolidated_documents(self._root)
+            columns = table.without_rasters.columns
+            names = [column.name for column in columns if not column.added or table.path(column.name) in present]
         arrays = {name: self.row_array(table.path(name)) for name in names}
         rows = range(*slice(start, stop).indices(max((len(array) for array in arrays.values()), default=0)))
         if len(rows) * sum(array.row_bytes for array in arrays.values()) < _WORTH_THREADS:

@@ -110,6 +110,7 @@ def _steps(store: OpenStore, first: int, last: int) -> list[StoredStep]:
     if len(candidates["step_row_id"]) != end - begin:
         raise StoreDamaged("steps/num_candidates", f"says candidates {begin} to {end}, which are not all there")
     depths = _depths(store, steps["selected_candidate_row_id"], first, last)
+    log_draws = steps.get("selected_draw_log_probability", np.full(last - first, np.nan))
     score_sources = store.strings("score_source")
     stored = []
     for at in range(last - first):
@@ -120,9 +121,13 @@ def _steps(store: OpenStore, first: int, last: int) -> list[StoredStep]:
             **{field: own[column] for column, field in SHELL_COLUMNS.items()},
             diagnostics=CandidateDiagnostics(**measured),
         )
+        own.setdefault("selection_inclusion_probabilities", np.full(len(shell), np.nan, np.float32))
+        own.setdefault("drawn_mask", own["selected_mask"])
+        draw = float(log_draws[at])
         selection = CandidateSelection(
             **{field: own[column] for column, field in SELECTION_COLUMNS.items()},
             selected_shell_index=int(steps["selected_shell_index"][at]),
+            draw_log_probability=None if np.isnan(draw) else draw,
             score_source=score_sources[int(own["score_source_id"][0])],
         )
         labels = StepLabels(**{name: own[name] for name in schema.LABEL_COLUMNS})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -203,3 +204,24 @@ def test_the_view_is_persisted_and_rebuilt_for_another_discount(reader: RolloutZ
         if name != "td_discount":
             np.testing.assert_array_equal(stored[name], other[name])
     np.testing.assert_array_equal(other["td_discount"], np.where(stored["td_terminal_mask"], 0, np.float32(0.5)))
+
+
+def test_stores_of_other_writers_lack_the_added_columns_and_are_read_all_the_same(
+    good_store: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "foreign"
+    shutil.copytree(good_store, folder)
+    document = json.loads((folder / "zarr.json").read_text())
+    for path in ("candidates/drawn_mask", "candidates/selection_inclusion_probabilities"):
+        shutil.rmtree(folder / path)
+        del document["consolidated_metadata"]["metadata"][path]
+    shutil.rmtree(folder / "steps/selected_draw_log_probability")
+    del document["consolidated_metadata"]["metadata"]["steps/selected_draw_log_probability"]
+    (folder / "zarr.json").write_text(json.dumps(document))
+    foreign = RolloutZarrStoreReader(folder)
+    selection = foreign.step(0).step.selection
+    assert np.flatnonzero(selection.drawn_mask).tolist() == [selection.selected_shell_index]
+    assert np.isnan(selection.inclusion_probabilities).all() and selection.draw_log_probability is None
+    assert "drawn_mask" not in foreign.table("candidates").columns
+    with pytest.raises(StoreDamaged, match="candidates/drawn_mask"):
+        foreign.table("candidates", columns=["drawn_mask"])

@@ -24,7 +24,7 @@ EXPECTED = {
     "steps": """step_row_id i64, rollout_row_id i64, step_index i16, selected_candidate_row_id i64,
         selected_shell_index i32, selected_compact_valid_index i32, num_candidates i32, num_valid_candidates i32,
         cumulative_target_rri f32, cumulative_scene_rri f32, cumulative_target_root_gain f32,
-        cumulative_scene_root_gain f32""",
+        cumulative_scene_root_gain f32, selected_draw_log_probability f32""",
     "candidates": """candidate_row_id i64, step_row_id i64, rollout_row_id i64, step_index i16, shell_index i32,
         compact_valid_index i32, pose_world_cam f32[12], pose_relative_root f32[12], actor_action_mask bool,
         oracle_label_mask bool, q_train_mask bool, selected_mask bool, strategy_id i32, position_id i32, mixture_id i32,
@@ -32,7 +32,8 @@ EXPECTED = {
         scene_rri f32, target_rri f32, scene_root_gain f32, target_root_gain f32, scene_log_error_gain f32,
         target_log_error_gain f32, scene_pm_dist_before f32, scene_pm_dist_after f32, target_pm_dist_before f32,
         target_pm_dist_after f32, target_current_support f32, target_candidate_support f32, selection_logits f32,
-        selection_probabilities f32, selection_log_probabilities f32""",
+        selection_probabilities f32, selection_log_probabilities f32, selection_inclusion_probabilities f32,
+        drawn_mask bool""",
     "candidate_diagnostics": """candidate_row_id i64, position_id i32, mesh_distance_m f32, path_min_clearance_m f32,
         path_collision_mask bool, free_space_margin_m f32, motion_step_length_m f32, motion_height_delta_m f32,
         motion_backward_step_m f32, motion_yaw_delta_deg f32, target_distance_m f32, target_bearing_yaw_deg f32""",
@@ -57,7 +58,7 @@ EXPECTED = {
         td_selected_candidate_row_id i64, td_reward f32, td_reward_target_rri f32, td_next_step_row_id i64,
         td_terminal_mask bool, td_discount f32""",
 }
-"""Columns in order; ``targets/source_row_id`` is the one array this package adds."""
+"""Columns in order; this package adds ``targets/source_row_id`` and the last columns of steps and candidates."""
 
 SHORT = {"int64": "i64", "int32": "i32", "int16": "i16", "float32": "f32", "float16": "f16", "uint32": "u32"}
 

@@ -92,6 +92,7 @@ def labels_only_where_valid(block: Block) -> Findings:
     invalid = np.flatnonzero(~block.candidate("actor_action_mask"))
     fills = dict.fromkeys((*LABEL_COLUMNS, "selection_logits"), np.nan)
     fills |= {"selection_probabilities": 0.0, "selection_log_probabilities": -np.inf}
+    fills["selection_inclusion_probabilities"] = 0.0
     for name, fill in fills.items():
         on_invalid = block.candidate(name)[invalid]
         at = np.flatnonzero(~np.isnan(on_invalid) if np.isnan(fill) else on_invalid != fill)
@@ -122,6 +123,24 @@ def choices_plausible(block: Block) -> Findings:
         wrong = (ids < -1) | (ids > highest) | (actor & (ids < 0))
         text = f"must be 0 to {highest} on takeable rows, -1 to {highest} on others"
         yield from block.bad_candidates(name, wrong, text)
+
+
+def draws_consistent(block: Block) -> Findings:
+    """Drawn rows could be drawn, the selected row among them, each at least as likely as it is to be the first pick."""
+    drawn, inclusion = block.candidate("drawn_mask"), block.candidate("selection_inclusion_probabilities")
+    wrong = (drawn & ~block.candidate("actor_action_mask")) | (_selected(block) & ~drawn)
+    yield from block.bad_candidates(
+        "drawn_mask", wrong, "must be true at the selected candidate, false on invalid rows"
+    )
+    lowest = block.candidate("selection_probabilities") * np.float32(1 - 1e-5)
+    wrong = (inclusion < lowest) | (inclusion < 0) | (inclusion > 1) | (drawn & (inclusion == 0))
+    text = "must be between selection_probabilities and 1, and above 0 on drawn rows"
+    yield from block.bad_candidates("selection_inclusion_probabilities", wrong, text)
+    has_selection, _ = _selected_rows(block)
+    log_draw = block.step("selected_draw_log_probability")
+    wrong = np.where(has_selection, ~(np.isfinite(log_draw) & (log_draw <= 0)), ~np.isnan(log_draw))
+    text = "must be finite and <= 0, NaN where nothing was selected"
+    yield from block.bad_steps("selected_draw_log_probability", wrong, text)
 
 
 def labels_follow_errors(block: Block) -> Findings:
@@ -199,6 +218,7 @@ BLOCK_CHECKS: tuple[Callable[[Block], Findings], ...] = (
     reasons_match_masks,
     labels_only_where_valid,
     choices_plausible,
+    draws_consistent,
     labels_follow_errors,
     poses_relative_to_root,
     diagnostics_aligned,

@@ -19,6 +19,7 @@ class Column:
 
     ``row_shape`` may hold symbols (``"H"``), resolved per store. ``dictionary`` names where an id's string lies.
     ``pad`` is what the training view holds beyond a state's last candidate.
+    ``added``: stores of other writers may lack it and are read without it.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Column:
     row_shape: tuple[int | str, ...] = ()
     dictionary: str | None = None
     pad: float | int | bool | None = None
+    added: bool = False
 
     def resolve(self, dims: SelectedDims) -> tuple[int, ...]:
         """The shape of one row in a store with these dimensions."""
