@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
-from rollout_assets.config import CampaignConfig
+from rollout_assets.config import CampaignConfig, OracleConfig
 from rollout_assets.errors import MeshError, ReplayRefused, SourceError
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.poses import Float64
@@ -48,7 +48,7 @@ def surface_weights(
     for rollout_row_id, target_row_id in firsts.rows():
         lineage = reader.rollout(rollout_row_id).lineage
         scene = _scene(lineage, campaign, scenes)
-        spread = _spread(scene, _box(lineage, sample(lineage.source_sample_key or "")), campaign)
+        spread = weight_spread(scene, _box(lineage, sample(lineage.source_sample_key or "")), campaign.oracle)
         rows.append((target_row_id, *spread))
     return pl.DataFrame(rows, schema=COLUMNS, orient="row")
 
@@ -71,9 +71,10 @@ def half_weight(weights: Float64, areas: Float64) -> tuple[int, float]:
     return pieces, float(np.interp(0.5 * held[-1], [0.0, *held], [0.0, *covered]) / covered[-1])
 
 
-def _spread(scene: OracleScene, box: OrientedBoxes, campaign: CampaignConfig) -> tuple[int, int, float]:
-    by_area = campaign.oracle.model_copy(update={"face_weighting": "area"})
-    weighted, measured = (crop_surface(scene, box, config) for config in (campaign.oracle, by_area))
+def weight_spread(scene: OracleScene, box: OrientedBoxes, oracle: OracleConfig) -> tuple[int, int, float]:
+    """Pieces of the surface in a box, and ``half_weight`` of them; zeros when there is no surface."""
+    by_area = oracle.model_copy(update={"face_weighting": "area"})
+    weighted, measured = (crop_surface(scene, box, config) for config in (oracle, by_area))
     if weighted is None or measured is None:
         return 0, 0, 0.0
     return weighted.face_count, *half_weight(weighted.weights, measured.weights)

@@ -22,6 +22,7 @@ from rollout_assets.inspection.depth import selected_depth_extremes
 from rollout_assets.inspection.near_duplicates import near_duplicate_pairs
 from rollout_assets.inspection.objectives import shell_statistics
 from rollout_assets.inspection.provenance import recorded_campaign
+from rollout_assets.oracle.scorer import ERROR_FLOOR_M2
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import DIAGNOSTIC_COLUMNS
 
@@ -113,20 +114,13 @@ def recorded_thresholds(reader: RolloutZarrStoreReader) -> RolloutSuspiciousQuer
 
 def _accuracy_worsens(subject: _Subject) -> pl.DataFrame:
     """A view adds points on the true surface, and a clipped surface holds all of it: the error can only shrink."""
-    before, after = pl.col("target_pm_dist_before"), pl.col("target_pm_dist_after")
-    exact = pl.col("crop_policy").eq_missing(EXACT_CROP_POLICY)
+    before, after = pl.col("target_pm_dist_before").clip(ERROR_FLOOR_M2), pl.col("target_pm_dist_after")
+    exact = pl.col("crop_policy") == EXACT_CROP_POLICY
     worse = subject.candidates.filter(
         after.is_not_nan() & (after > before * (1 + subject.config.worsening_tolerance))
     ).join(_crop_policies(subject), on="rollout_row_id", how="left", maintain_order="left")
-    reason = (
-        pl.when(exact)
-        .then(pl.lit("although its points are exact"))
-        .otherwise(
-            pl.format(
-                "crop policy {} measures points against surface they are not on", pl.col("crop_policy").fill_null("?")
-            )
-        )
-    )
+    inexact = pl.format("crop policy {} measures some points against surface that they are not on", "crop_policy")
+    reason = pl.when(exact).then(pl.lit("although its points are exact")).otherwise(inexact)
     growth = ((after / before - 1) * 100).round_sig_figs(3)
     return worse.select(
         "candidate_row_id",
@@ -139,7 +133,7 @@ def _accuracy_worsens(subject: _Subject) -> pl.DataFrame:
 def _crop_policies(subject: _Subject) -> pl.DataFrame:
     """rollout_row_id and crop_policy of every chain."""
     lineage = subject.reader.table("lineage", columns=("rollout_row_id", "target_crop_policy_id"), decode=True)
-    return lineage.rename({"target_crop_policy_id": "crop_policy"})
+    return lineage.select("rollout_row_id", crop_policy=pl.col("target_crop_policy_id").fill_null("(not recorded)"))
 
 
 def _label_unstable_under_noise(subject: _Subject) -> pl.DataFrame:

@@ -13,9 +13,12 @@ import pytest
 
 from rollout_assets.config import CampaignConfig, OracleConfig, SuspiciousKind
 from rollout_assets.defs.checks.shards import suspicious_verdict
+from rollout_assets.geometry.boxes import OrientedBoxes
+from rollout_assets.geometry.poses import IDENTITY_POSE
 from rollout_assets.inspection.near_duplicates import near_duplicate_pairs
-from rollout_assets.inspection.surface_weights import half_weight, surface_weights
+from rollout_assets.inspection.surface_weights import half_weight, surface_weights, weight_spread
 from rollout_assets.inspection.suspicious import KINDS
+from rollout_assets.oracle.scene import OracleScene
 from rollout_assets.rollouts import RolloutSuspiciousQueryConfig, suspicious_rollout_rows
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from tests.inspection import handmade_stores as made
@@ -130,6 +133,37 @@ def test_half_of_the_weight_on_few_pieces_or_little_area() -> None:
     knobs, doors = np.full(80, 0.001), np.full(20, 0.2)
     pieces, area = half_weight(np.ones(100), np.concatenate([knobs, doors]))
     assert pieces == 50 and area == pytest.approx(50 * 0.001 / 4.08)
+
+
+def test_uniform_weight_lies_on_the_knob_of_a_cabinet() -> None:
+    """A side of 1 m x 1 m in 128 triangles, and on it a knob of 4 cm in 512."""
+    (panel, sides), (knob, small) = _grid(8, 1.0), _grid(16, 0.04)
+    knob[:, 2] = 0.02
+    scene = OracleScene(np.concatenate([panel, knob]), np.concatenate([sides, small + 81]), "cpu")
+    box = OrientedBoxes(IDENTITY_POSE[None], np.array([[1.2, 1.2, 0.2]], np.float32))
+    uniform, area = (
+        weight_spread(scene, box, OracleConfig(crop_policy="vertex_in_box", face_weighting=weighting))
+        for weighting in ("uniform", "area")
+    )
+    assert uniform[2] < 0.01 and area[2] == pytest.approx(0.5)
+    assert min(uniform[1], area[1]) >= 8
+
+
+def test_a_surface_of_few_whole_faces_has_few_pieces() -> None:
+    """Two triangles are two pieces for ``vertex_in_box``, and many samples for ``clipped_surface``."""
+    scene = OracleScene(*_grid(1, 1.0), "cpu")
+    box = OrientedBoxes(IDENTITY_POSE[None], np.array([[1.2, 1.2, 0.2]], np.float32))
+    assert weight_spread(scene, box, OracleConfig(crop_policy="vertex_in_box")) == (2, 1, pytest.approx(0.5))
+    assert weight_spread(scene, box, OracleConfig())[1] > 100
+
+
+def _grid(cells: int, size_m: float) -> tuple[np.ndarray, np.ndarray]:
+    """A square around the origin, two triangles a cell."""
+    ticks = np.linspace(-size_m / 2, size_m / 2, cells + 1)
+    points = np.stack([*np.meshgrid(ticks, ticks, indexing="ij"), np.zeros((cells + 1,) * 2)], axis=-1).reshape(-1, 3)
+    corner = (np.arange(cells)[:, None] * (cells + 1) + np.arange(cells)).ravel()
+    a, b, c, d = corner, corner + 1, corner + cells + 1, corner + cells + 2
+    return points.astype(np.float32), np.concatenate([np.stack([a, c, b], 1), np.stack([b, c, d], 1)]).astype(np.int32)
 
 
 def test_concentrated_weight_is_found_with_weights_and_nothing_else(tmp_path: Path) -> None:
