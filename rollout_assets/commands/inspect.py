@@ -21,7 +21,6 @@ from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError
 from rollout_assets.inspection.context import require_row
 from rollout_assets.inspection.inventory import GROUP_FILE
-from rollout_assets.inspection.surface_weights import surface_weights, weights_or_reason
 from rollout_assets.inspection.suspicious import KINDS, recorded_thresholds
 
 app = typer.Typer(
@@ -221,6 +220,9 @@ def suspicious(
     if campaign is None:
         thresholds = recorded_thresholds(reader)
     else:
+        # The oracle needs packages of the extra "platform"; a look at the store alone does not.
+        from rollout_assets.inspection.surface_weights import surface_weights, weights_or_reason
+
         config = load_campaign(campaign)
         thresholds = config.suspicious
         weights, skipped = weights_or_reason(lambda: surface_weights(reader, config))

@@ -22,7 +22,7 @@ from rollout_assets.inspection.depth import selected_depth_extremes
 from rollout_assets.inspection.near_duplicates import near_duplicate_pairs
 from rollout_assets.inspection.objectives import shell_statistics
 from rollout_assets.inspection.provenance import recorded_campaign
-from rollout_assets.oracle.scorer import ERROR_FLOOR_M2
+from rollout_assets.rollouts.zarr_store.label_rules import SMALLEST_ERROR
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import DIAGNOSTIC_COLUMNS
 
@@ -114,7 +114,7 @@ def recorded_thresholds(reader: RolloutZarrStoreReader) -> RolloutSuspiciousQuer
 
 def _accuracy_worsens(subject: _Subject) -> pl.DataFrame:
     """A view adds points on the true surface, and a clipped surface holds all of it: the error can only shrink."""
-    before, after = pl.col("target_pm_dist_before").clip(ERROR_FLOOR_M2), pl.col("target_pm_dist_after")
+    before, after = pl.col("target_pm_dist_before").clip(SMALLEST_ERROR), pl.col("target_pm_dist_after")
     exact = pl.col("crop_policy") == EXACT_CROP_POLICY
     worse = subject.candidates.filter(
         after.is_not_nan() & (after > before * (1 + subject.config.worsening_tolerance))
