@@ -60,6 +60,7 @@ def test_key_order_comments_device_and_paths_change_no_digest(tmp_path):
         ("[[recipes]]\nname = 'a'\npolicy = 'random'", {"rollout", "writer"}),
         ("[selected_depth]\nenabled = false", {"writer"}),
         ("[store]\ndiscount_gamma = 0.9", {"writer"}),
+        ("[suspicious]\nmax_abs_gain = 2.0\nerrors = ['empty_depth']", set()),
     ],
 )
 def test_a_section_changes_exactly_its_own_digests(tmp_path, text, changed):

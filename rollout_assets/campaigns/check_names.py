@@ -24,7 +24,7 @@ QUALITY_CHECKS = {
     VALID_FANOUT: "Every step offers enough views that the actor may take.",
     LABEL_YIELD: "Almost every view that the actor may take has a finite oracle label.",
 }
-"""Check -> what it promises. They warn with evidence and stop nothing."""
+"""Check -> what it promises. They stop no promotion; they warn, but a suspicious row that is an error is an error."""
 
 STORES_VALID = "stores_valid"
 NO_LEAKAGE = "no_leakage"

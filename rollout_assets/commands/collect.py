@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +14,7 @@ from rollout_assets.collection.configs import CollectCommandConfig, read_collect
 from rollout_assets.collection.coverage import INTERRUPTED, CollectionReport
 from rollout_assets.collection.e2e import collect_from_command
 from rollout_assets.commands.aggregate import show_metrics
+from rollout_assets.commands.settings import read_setting
 from rollout_assets.commands.terminal import AsJson, err, print_json, progress_bars, say, show
 from rollout_assets.config import load_campaign
 from rollout_assets.errors import ConfigError
@@ -113,21 +113,8 @@ def _values(file: Path | None, settings: list[str]) -> dict[str, Any]:
     else:
         values = {"input_jsonl_fpath": file}
     for setting in settings:
-        _merge(values, _setting(setting))
+        _merge(values, read_setting(setting))
     return values
-
-
-def _setting(text: str) -> dict[str, Any]:
-    """``a.b=value`` as nested keys; a value is read as TOML where it can be, else it is text."""
-    key, sign, value = text.partition("=")
-    if not sign or not key:
-        raise ConfigError(f"--set must be KEY=VALUE, got {text!r}")
-    for shown in (value, json.dumps(value)):
-        try:
-            return tomllib.loads(f"{key} = {shown}")
-        except tomllib.TOMLDecodeError:
-            continue
-    raise ConfigError(f"--set must be KEY=VALUE with a key such as metrics.seed, got {text!r}")
 
 
 def _merge(values: dict[str, Any], changes: dict[str, Any]) -> None:

@@ -9,15 +9,19 @@ from typing import Annotated, Any
 
 import polars as pl
 import typer
+from pydantic import ValidationError
 
 from rollout_assets import rollouts
 from rollout_assets.commands.frames import AsCsv, show_frame, show_records
 from rollout_assets.commands.opened_store import Campaign, Rollout, Store, open_store, required_campaign
+from rollout_assets.commands.settings import read_setting
 from rollout_assets.commands.terminal import AsJson, exit_unless, print_json, print_table, progress_bars, say, show
+from rollout_assets.config import RolloutSuspiciousQueryConfig, load_campaign
+from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError
 from rollout_assets.inspection.context import require_row
 from rollout_assets.inspection.inventory import GROUP_FILE
-from rollout_assets.inspection.suspicious import KINDS
+from rollout_assets.inspection.suspicious import KINDS, recorded_thresholds
 
 app = typer.Typer(
     help="See what is in a rollout store, what was lost on the way, and what looks wrong.", no_args_is_help=True
@@ -188,18 +192,48 @@ def depth(
 def suspicious(
     store: Store,
     kind: Annotated[str | None, typer.Option(help="Only this kind of finding.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A threshold of the campaign's [suspicious]; repeatable.", metavar="NAME=VALUE"),
+    ] = None,
+    errors: Annotated[
+        list[str] | None, typer.Option("--error", help="A kind whose findings are errors; repeatable.", metavar="KIND")
+    ] = None,
+    campaign: Annotated[
+        str | None,
+        typer.Option(
+            "--campaign",
+            "-c",
+            help="Thresholds and source; default: the thresholds that the store records, and no look at the source.",
+            metavar="FILE|NAME",
+        ),
+    ] = None,
     limit: Limit = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
     """Rows that look wrong, and why; exit code 2 when one of them is an error."""
-    if kind is not None and kind not in KINDS:
-        raise ConfigError(f"--kind: there is no kind {kind!r}; choose one of {', '.join(KINDS)}")
-    rows = rollouts.suspicious_rollout_rows(open_store(store))
+    for option, name in [("--kind", kind), *(("--error", name) for name in errors or ())]:
+        if name is not None and name not in KINDS:
+            raise ConfigError(f"{option}: there is no kind {name!r}; choose one of {', '.join(KINDS)}")
+    reader, weights, skipped = open_store(store), None, "give --campaign to recompute weights from its source"
+    if campaign is None:
+        thresholds = recorded_thresholds(reader)
+    else:
+        # The oracle needs packages of the extra "platform"; a look at the store alone does not.
+        from rollout_assets.inspection.surface_weights import surface_weights, weights_or_reason
+
+        config = load_campaign(campaign)
+        thresholds = config.suspicious
+        weights, skipped = weights_or_reason(lambda: surface_weights(reader, config))
+    thresholds = _with_settings(thresholds, settings or [], errors or [])
+    rows = rollouts.suspicious_rollout_rows(reader, thresholds, weights)
     rows = rows if kind is None else rows.filter(pl.col("kind") == kind)
     if not as_json and not as_csv:
         counts = rows.group_by("kind", "severity", maintain_order=True).agg(pl.len().alias("rows"))
         show_frame("suspicious rows by kind", counts, None, False, False)
+        if skipped:
+            say(f"weight_concentrated was not looked for: {skipped}")
     show_frame("suspicious rows", rows, None, as_json, as_csv, limit)
     exit_unless((rows["severity"] != "error").all())
 
@@ -299,6 +333,19 @@ def diff(
         compared = ", ".join(f"{count:,} {table}" for table, count in result.rows_compared.items())
         say(f"{'[green]equal[/]' if result.equal else '[red]different[/]'}: compared {compared}")
     exit_unless(result.equal)
+
+
+def _with_settings(
+    thresholds: RolloutSuspiciousQueryConfig, settings: Sequence[str], errors: Sequence[str]
+) -> RolloutSuspiciousQueryConfig:
+    values = thresholds.model_dump()
+    for setting in settings:
+        values |= read_setting(setting)
+    values["errors"] = (*values["errors"], *errors)
+    try:
+        return RolloutSuspiciousQueryConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"--set: {problems_text(error, RolloutSuspiciousQueryConfig)}") from None
 
 
 def _show_explanation(explanation: rollouts.Explanation) -> None:

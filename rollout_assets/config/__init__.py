@@ -26,6 +26,7 @@ from rollout_assets.config.sections import (
     Orientation,
     PositionMode,
     RolloutRecipeConfig,
+    RolloutSuspiciousQueryConfig,
     SelectedDepthRetentionConfig,
     SelectionPolicy,
     ShardConfig,
@@ -33,6 +34,7 @@ from rollout_assets.config.sections import (
     Split,
     StochasticBranching,
     StoreConfig,
+    SuspiciousKind,
     TargetConfig,
 )
 
@@ -56,6 +58,7 @@ __all__ = [
     "PositionMode",
     "Positive",
     "RolloutRecipeConfig",
+    "RolloutSuspiciousQueryConfig",
     "Seconds",
     "SelectedDepthRetentionConfig",
     "SelectionPolicy",
@@ -65,6 +68,7 @@ __all__ = [
     "Split",
     "StochasticBranching",
     "StoreConfig",
+    "SuspiciousKind",
     "TargetConfig",
     "canonical_hash",
     "canonical_json",

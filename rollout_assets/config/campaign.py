@@ -11,12 +11,13 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from rollout_assets.config.hashing import canonical_hash
-from rollout_assets.config.section import ConfigSection, Slug
+from rollout_assets.config.section import ConfigSection, Slug, unhashed
 from rollout_assets.config.sections import (
     DEFAULT_RECIPES,
     CandidateConfig,
     OracleConfig,
     RolloutRecipeConfig,
+    RolloutSuspiciousQueryConfig,
     SelectedDepthRetentionConfig,
     ShardConfig,
     SourceConfig,
@@ -38,6 +39,7 @@ class CampaignConfig(ConfigSection):
     selected_depth: SelectedDepthRetentionConfig = SelectedDepthRetentionConfig()
     store: StoreConfig = StoreConfig()
     shards: ShardConfig = ShardConfig()
+    suspicious: RolloutSuspiciousQueryConfig = unhashed(RolloutSuspiciousQueryConfig())
 
     @field_validator("recipes")
     @classmethod

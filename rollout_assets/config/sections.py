@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from rollout_assets.config.section import ConfigSection, Count, Fraction, NonNegative, Positive, Slug, unhashed
+from rollout_assets.config.section import (
+    ConfigSection,
+    Count,
+    Finite,
+    Fraction,
+    NonNegative,
+    Positive,
+    Slug,
+    unhashed,
+)
 
 Split = Literal["train", "val"]
 PositionMode = Literal[
@@ -27,6 +36,25 @@ SelectionPolicy = Literal[
     "random_valid",
     "oracle_greedy",
     "temperature_softmax",
+]
+SuspiciousKind = Literal[
+    "valid_candidate_missing_label",
+    "accuracy_worsens",
+    "low_valid_fanout",
+    "dominant_invalid_reason",
+    "high_score_invalid_gt_target",
+    "selected_motion_outlier",
+    "greedy_choice_not_best",
+    "chosen_with_probability_near_zero",
+    "gain_out_of_range",
+    "equal_labels_in_step",
+    "label_unstable_under_noise",
+    "weight_concentrated",
+    "zero_variance_feature",
+    "empty_depth",
+    "saturated_depth",
+    "chain_loses_ground",
+    "near_duplicate_views",
 ]
 
 
@@ -230,3 +258,32 @@ class ShardConfig(ConfigSection):
 
     rows_per_shard: Count = unhashed(4)
     output_dir: Path = unhashed(Path("campaign"), description="Plan, shards and the promoted store live here.")
+
+
+class RolloutSuspiciousQueryConfig(ConfigSection):
+    """Thresholds used by suspicious_rollout_rows, and which kinds are errors. Never changes a row."""
+
+    min_valid_candidates: Count = 3
+    dominant_invalid_fraction: Fraction = Field(0.8, description="Share of a shell that one reason refuses.")
+    high_target_score: NonNegative = 0.5
+    max_step_distance_m: NonNegative = 1.25
+    max_height_delta_m: NonNegative = 0.6
+    max_backward_step_m: NonNegative = 0.35
+    max_yaw_delta_deg: NonNegative = 85.0
+    max_abs_gain: NonNegative = 1.0
+    worsening_tolerance: NonNegative = Field(1e-5, description="Share of its error by which a view may worsen it.")
+    unstable_gain: NonNegative = Field(0.01, description="A gain beyond ± this should not rest on a few pixels.")
+    unstable_support_px: Annotated[int, Field(ge=0)] = Field(2, description="Pixels on the target that are too few.")
+    min_half_weight_pieces: Count = Field(8, description="Pieces of surface that must hold half of its weight.")
+    min_half_weight_area: Fraction = Field(0.1, description="Share of the area that must hold half of the weight.")
+    min_selection_probability: Fraction = Field(1e-9, description="A chosen view should be at least as probable.")
+    min_final_root_gain: Finite = Field(0.0, description="A chain that ends below has lost ground.")
+    min_variance_targets: Count = Field(2, description="Fewer targets than that may well share a feature's value.")
+    near_duplicate_m: NonNegative = 0.002
+    near_duplicate_deg: NonNegative = 0.25
+    min_valid_depth_fraction: Fraction = Field(0.01, description="A depth image with less is empty.")
+    saturated_depth_fraction: Fraction = Field(0.5, description="Share of valid pixels near the far limit.")
+    max_depth_images: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Depth images to look at, spread evenly; all by default."
+    )
+    errors: tuple[SuspiciousKind, ...] = Field((), description="Kinds whose findings are errors and fail checks.")

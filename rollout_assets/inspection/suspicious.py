@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import polars as pl
-from pydantic import Field
 
-from rollout_assets.config import ConfigSection, Count, Finite, Fraction, NonNegative
+from rollout_assets.config import OracleConfig, RolloutSuspiciousQueryConfig, SuspiciousKind
 from rollout_assets.inspection.audit import selected_rows
 from rollout_assets.inspection.context import rollout_context
 from rollout_assets.inspection.decode import decode_invalid_reason, named
 from rollout_assets.inspection.depth import selected_depth_extremes
 from rollout_assets.inspection.near_duplicates import near_duplicate_pairs
 from rollout_assets.inspection.objectives import shell_statistics
+from rollout_assets.inspection.provenance import recorded_campaign
+from rollout_assets.rollouts.zarr_store.label_rules import SMALLEST_ERROR
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import DIAGNOSTIC_COLUMNS
 
@@ -29,6 +30,12 @@ Severity = Literal["error", "warning", "info"]
 
 GREEDY_POLICY = "oracle_greedy"
 """The policy that promises the best labelled view."""
+
+RANKING_POLICIES = (GREEDY_POLICY, "farthest_from_history", "farthest_from_reference")
+"""Policies that draw nothing: of a tree that branches, every branch is certain, though only the first has p = 1."""
+
+EXACT_CROP_POLICY = OracleConfig(crop_policy="clipped_surface").crop_policy_name
+"""The crop policy under which a view that adds points on the true surface cannot make the error worse."""
 
 FEATURES = (*(name for name in DIAGNOSTIC_COLUMNS if not name.endswith("_mask")), "target_rri", "target_root_gain")
 """Candidate columns a learner looks at; one that never varies says nothing."""
@@ -39,27 +46,8 @@ MOTION = ("motion_step_length_m", "motion_height_delta_m", "motion_backward_step
 GAINS = ("target_root_gain", "target_rri", "scene_root_gain", "scene_rri")
 """Labels that are shares of an error; beyond [-1, 1] a view more than doubled it, or made it negative."""
 
-
-class RolloutSuspiciousQueryConfig(ConfigSection):
-    """Thresholds used by suspicious_rollout_rows."""
-
-    min_valid_candidates: Count = 3
-    dominant_invalid_fraction: Fraction = Field(0.8, description="Share of a shell that one reason refuses.")
-    high_target_score: NonNegative = 0.5
-    max_step_distance_m: NonNegative = 1.25
-    max_height_delta_m: NonNegative = 0.6
-    max_backward_step_m: NonNegative = 0.35
-    max_yaw_delta_deg: NonNegative = 85.0
-    max_abs_gain: NonNegative = 1.0
-    min_final_root_gain: Finite = Field(0.0, description="A chain that ends below has lost ground.")
-    min_variance_targets: Count = Field(2, description="Fewer targets than that may well share a feature's value.")
-    near_duplicate_m: NonNegative = 0.002
-    near_duplicate_deg: NonNegative = 0.25
-    min_valid_depth_fraction: Fraction = Field(0.01, description="A depth image with less is empty.")
-    saturated_depth_fraction: Fraction = Field(0.5, description="Share of valid pixels near the far limit.")
-    max_depth_images: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="Depth images to look at, spread evenly; all by default."
-    )
+MEASURED = ("target_pm_dist_before", "target_pm_dist_after", "target_candidate_support")
+"""What the oracle measured: a target's error before and after a view, and the view's pixels on it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +56,7 @@ class _Subject:
 
     reader: RolloutZarrStoreReader
     config: RolloutSuspiciousQueryConfig
+    weights: pl.DataFrame | None
 
     @cached_property
     def context(self) -> pl.DataFrame:
@@ -81,11 +70,11 @@ class _Subject:
     def candidates(self) -> pl.DataFrame:
         masks = ("actor_action_mask", "oracle_label_mask")
         ids = ("candidate_row_id", "step_row_id", "rollout_row_id")
-        return self.reader.table("candidates", columns=(*ids, *masks, "primary_invalid_reason", *GAINS))
+        return self.reader.table("candidates", columns=(*ids, *masks, "primary_invalid_reason", *GAINS, *MEASURED))
 
     @cached_property
     def selected(self) -> pl.DataFrame:
-        return selected_rows(self.reader, labels=("target_root_gain",), measures=MOTION)
+        return selected_rows(self.reader, labels=("target_root_gain", "selection_probabilities"), measures=MOTION)
 
     @cached_property
     def shells(self) -> pl.DataFrame:
@@ -97,18 +86,93 @@ class _Subject:
 
 
 def suspicious_rollout_rows(
-    reader: RolloutZarrStoreReader, config: RolloutSuspiciousQueryConfig | None = None
+    reader: RolloutZarrStoreReader,
+    config: RolloutSuspiciousQueryConfig | None = None,
+    weights: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Return heuristic anomaly rows for rollout-store QA triage.
 
     Columns: kind, severity, rollout_row_id, step_row_id, candidate_row_id, target_row_id, message. Errors first, then
-    in the order of ``KINDS`` and of the store.
+    in the order of ``KINDS`` and of the store. ``config`` defaults to the thresholds of the campaign that the store
+    records. A store does not hold the weights of surfaces: without ``weights``, which
+    ``surface_weights.surface_weights`` recomputes from the source, ``weight_concentrated`` is not looked for.
     """
-    subject = _Subject(reader, config or RolloutSuspiciousQueryConfig())
+    subject = _Subject(reader, config or recorded_thresholds(reader), weights)
     frames = [_framed(kind, severity, query(subject)) for kind, (severity, query) in KINDS.items()]
     rows = pl.concat([_with_owners(frame, subject) for frame in frames])
+    raised = pl.when(pl.col("kind").is_in(subject.config.errors)).then(pl.lit("error")).otherwise("severity")
+    rows = rows.with_columns(raised.alias("severity"))
     order = pl.Enum(["error", "warning", "info"])
     return rows.sort(pl.col("severity").cast(order), maintain_order=True)
+
+
+def recorded_thresholds(reader: RolloutZarrStoreReader) -> RolloutSuspiciousQueryConfig:
+    """``[suspicious]`` of the campaign that made the store; the defaults when it records none."""
+    campaign = recorded_campaign(reader)
+    return RolloutSuspiciousQueryConfig() if campaign is None else campaign.suspicious
+
+
+def _accuracy_worsens(subject: _Subject) -> pl.DataFrame:
+    """A view adds points on the true surface, and a clipped surface holds all of it: the error can only shrink."""
+    before, after = pl.col("target_pm_dist_before").clip(SMALLEST_ERROR), pl.col("target_pm_dist_after")
+    exact = pl.col("crop_policy") == EXACT_CROP_POLICY
+    worse = subject.candidates.filter(
+        after.is_not_nan() & (after > before * (1 + subject.config.worsening_tolerance))
+    ).join(_crop_policies(subject), on="rollout_row_id", how="left", maintain_order="left")
+    inexact = pl.format("crop policy {} measures some points against surface that they are not on", "crop_policy")
+    reason = pl.when(exact).then(pl.lit("although its points are exact")).otherwise(inexact)
+    growth = ((after / before - 1) * 100).round_sig_figs(3)
+    return worse.select(
+        "candidate_row_id",
+        "step_row_id",
+        message=pl.format("the error grows by {} %: {}", growth, reason),
+        severity=pl.when(exact).then(pl.lit("error")).otherwise(pl.lit("warning")),
+    )
+
+
+def _crop_policies(subject: _Subject) -> pl.DataFrame:
+    """rollout_row_id and crop_policy of every chain."""
+    lineage = subject.reader.table("lineage", columns=("rollout_row_id", "target_crop_policy_id"), decode=True)
+    return lineage.select("rollout_row_id", crop_policy=pl.col("target_crop_policy_id").fill_null("(not recorded)"))
+
+
+def _label_unstable_under_noise(subject: _Subject) -> pl.DataFrame:
+    """A gain that rests on so few pixels that one of them decides it.
+
+    Noise far below a millimetre moves single pixels: a ray at a silhouette hits or misses, a point at the border of a
+    voxel joins or is left out. A label that one or two pixels make moves by a half or all of itself then.
+    """
+    config, gain, seen = subject.config, pl.col("target_root_gain"), pl.col("target_candidate_support")
+    thin = subject.candidates.filter(
+        gain.is_not_nan() & (gain.abs() > config.unstable_gain) & (seen <= config.unstable_support_px)
+    )
+    message = pl.format("gain {} rests on {} pixel(s) of the target", gain.round(4), seen.cast(pl.Int64))
+    return thin.select("candidate_row_id", "step_row_id", message=message)
+
+
+def _weight_concentrated(subject: _Subject) -> pl.DataFrame:
+    """Half of a surface's weight on a few pieces, or on a small part of its area: the rest hardly counts."""
+    if subject.weights is None:
+        return pl.DataFrame(schema={"target_row_id": pl.Int64, "message": pl.String})
+    few = pl.col("half_weight_pieces") < subject.config.min_half_weight_pieces
+    small = pl.col("half_weight_area") < subject.config.min_half_weight_area
+    said = [
+        pl.when(few).then(pl.format("on {} of {} pieces", "half_weight_pieces", "pieces")),
+        pl.when(small).then(pl.format("on {} % of its area", (pl.col("half_weight_area") * 100).round(2))),
+    ]
+    message = "half of the surface's weight lies " + pl.concat_str(said, separator=" and ", ignore_nulls=True)
+    return subject.weights.filter(few | small).select("target_row_id", message=message)
+
+
+def _chosen_with_probability_near_zero(subject: _Subject) -> pl.DataFrame:
+    """A later branch of a ranking policy is as certain as the first, whose probability of 1 leaves it 0."""
+    least, probability = subject.config.min_selection_probability, pl.col("selection_probabilities")
+    policies = subject.context.select("rollout_row_id", "policy", "branch_factor")
+    ranked_branch = pl.col("policy").is_in(RANKING_POLICIES) & (pl.col("branch_factor") > 1)
+    chosen = subject.selected.join(policies, on="rollout_row_id", how="left", maintain_order="left")
+    improbable = chosen.filter(~(probability >= least) & ~ranked_branch.fill_null(False))
+    text = f"policy {{}} chose it with probability {{}}; expected at least {least:g}"
+    return improbable.select("candidate_row_id", "step_row_id", message=pl.format(text, "policy", probability))
 
 
 def _low_valid_fanout(subject: _Subject) -> pl.DataFrame:
@@ -249,26 +313,30 @@ def _saturated_depth(subject: _Subject) -> pl.DataFrame:
 def _chain_loses_ground(subject: _Subject) -> pl.DataFrame:
     final = pl.col("final_cumulative_target_root_gain")
     lost = subject.context.filter(final.is_not_nan() & (final < subject.config.min_final_root_gain))
-    message = pl.format("ends {} of the root error worse than it began", (-final).round(4))
+    message = pl.format("ends {} of the root error worse than it began", (-final).round_sig_figs(3))
     return lost.select("rollout_row_id", message.alias("message"))
 
 
-KINDS: dict[str, tuple[Severity, Callable[[_Subject], pl.DataFrame]]] = {
+KINDS: dict[SuspiciousKind, tuple[Severity, Callable[[_Subject], pl.DataFrame]]] = {
     "valid_candidate_missing_label": ("error", _valid_candidate_missing_label),
+    "accuracy_worsens": ("error", _accuracy_worsens),
     "low_valid_fanout": ("warning", _low_valid_fanout),
     "dominant_invalid_reason": ("warning", _dominant_invalid_reason),
     "high_score_invalid_gt_target": ("warning", _high_score_invalid_gt_target),
     "selected_motion_outlier": ("warning", _selected_motion_outlier),
     "greedy_choice_not_best": ("warning", _greedy_choice_not_best),
+    "chosen_with_probability_near_zero": ("warning", _chosen_with_probability_near_zero),
     "gain_out_of_range": ("warning", _gain_out_of_range),
     "equal_labels_in_step": ("warning", _equal_labels_in_step),
+    "label_unstable_under_noise": ("warning", _label_unstable_under_noise),
+    "weight_concentrated": ("warning", _weight_concentrated),
     "zero_variance_feature": ("warning", _zero_variance_feature),
     "empty_depth": ("warning", _empty_depth),
     "saturated_depth": ("warning", _saturated_depth),
     "chain_loses_ground": ("info", _chain_loses_ground),
     "near_duplicate_views": ("info", _near_duplicate_views),
 }
-"""Kind -> its severity and the query that finds it."""
+"""Kind -> its severity, unless a row says otherwise or ``errors`` raises it, and the query that finds it."""
 
 COLUMNS = {
     "kind": pl.String,
@@ -284,7 +352,7 @@ COLUMNS = {
 
 def _framed(kind: str, severity: Severity, rows: pl.DataFrame) -> pl.DataFrame:
     """A query's rows with every column of a finding."""
-    given = {"kind": pl.lit(kind), "severity": pl.lit(severity)}
+    given = {"kind": pl.lit(kind)} | ({} if "severity" in rows.columns else {"severity": pl.lit(severity)})
     missing = {name: pl.lit(None, dtype) for name, dtype in COLUMNS.items() if name not in rows.columns}
     columns = {name: pl.col(name) for name in COLUMNS} | missing | given
     return rows.select(expr.cast(COLUMNS[name]).alias(name) for name, expr in columns.items())

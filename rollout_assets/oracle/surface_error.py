@@ -148,6 +148,11 @@ class Surface:
         return cls(TriangleBvh(triangles.reshape(-1, 3), faces, device), records, weights)
 
     @property
+    def weights(self) -> Float64:
+        """(n,) of the pieces, in an order that depends on the pieces alone."""
+        return np.asarray(self._weights.numpy(), np.float64)
+
+    @property
     def nbytes(self) -> int:
         """Bytes held on the device."""
         own = (self._records, self._weights, self._block_boxes)

@@ -157,7 +157,7 @@ from rollout_assets.inspection.summary import (
 from rollout_assets.inspection.summary import (
     validity_waterfall_rows as validity_waterfall_rows,
 )
-from rollout_assets.inspection.suspicious import (
+from rollout_assets.config.sections import (
     RolloutSuspiciousQueryConfig as RolloutSuspiciousQueryConfig,
 )
 from rollout_assets.inspection.suspicious import (

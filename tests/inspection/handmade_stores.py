@@ -66,7 +66,7 @@ def _clean(record: RolloutZarrRecord) -> RolloutZarrRecord:
         measured = step.shell.diagnostics
         calm = {name: getattr(measured, name) * np.float32(0.3) for name in MOTION}
         shell = replace(step.shell, diagnostics=replace(measured, **calm))
-        return greedy(replace(step, shell=shell))
+        return relabelled(replace(step, shell=shell), np.abs(step.labels.target_root_gain.astype(np.float64)))
 
     return with_step(record, tidy)
 
@@ -138,7 +138,7 @@ def relabelled(step: RolloutStep, gains: np.ndarray) -> RolloutStep:
         step.labels,
         target_rri=exact.astype(np.float32),
         target_root_gain=exact.astype(np.float32),
-        target_log_error_gain=(np.log(before) - np.log(after.astype(np.float64))).astype(np.float32),
+        target_log_error_gain=(np.log(before) - np.log(np.maximum(after, 1e-12, dtype=np.float64))).astype(np.float32),
         target_pm_dist_after=after,
     )
     return greedy(replace(step, labels=labels))
@@ -182,7 +182,7 @@ def equal_labels_in_step(step: RolloutStep) -> RolloutStep:
 
 def gain_out_of_range(step: RolloutStep) -> RolloutStep:
     gains = step.labels.target_root_gain.astype(np.float64)
-    gains[others(step)[5]] = -1.5
+    gains[others(step)[5]] = 1.5
     return relabelled(step, gains)
 
 
@@ -191,7 +191,35 @@ def greedy_choice_not_best(step: RolloutStep) -> RolloutStep:
 
 
 def chain_loses_ground(step: RolloutStep) -> RolloutStep:
-    return relabelled(step, np.linspace(-0.2, -0.05, SHELL))
+    """By less than a view may worsen an error before that is a finding of its own."""
+    return relabelled(step, np.linspace(-8e-6, -2e-6, SHELL))
+
+
+def accuracy_worsens(step: RolloutStep) -> RolloutStep:
+    gains = step.labels.target_root_gain.astype(np.float64)
+    gains[others(step)[5]] = -0.03
+    return relabelled(step, gains)
+
+
+def label_unstable_under_noise(step: RolloutStep) -> RolloutStep:
+    """One view of some gain sees the target with two pixels, one without gain with none."""
+    row, idle = others(step)[[4, 7]]
+    gains = step.labels.target_root_gain.astype(np.float64)
+    gains[row], gains[idle] = 0.04, 0.0
+    seen = step.labels.target_candidate_support.copy()
+    seen[row], seen[idle] = 2.0, 0.0
+    return relabelled(replace(step, labels=replace(step.labels, target_candidate_support=seen)), gains)
+
+
+def chosen_with_probability_near_zero(step: RolloutStep) -> RolloutStep:
+    """The best view is taken, though another one was certain."""
+    chosen = step.selection.selected_shell_index
+    probability = np.zeros(SHELL, np.float32)
+    probability[chosen], probability[others(step)[0]] = 1e-12, 1.0
+    with np.errstate(divide="ignore"):
+        log_probability = np.log(probability)
+    selection = replace(step.selection, probabilities=probability, log_probabilities=log_probability)
+    return replace(step, selection=selection)
 
 
 def near_duplicate_views(step: RolloutStep) -> RolloutStep:
@@ -226,6 +254,9 @@ STEP_CHANGES: dict[str, Change] = {
         gain_out_of_range,
         greedy_choice_not_best,
         chain_loses_ground,
+        accuracy_worsens,
+        label_unstable_under_noise,
+        chosen_with_probability_near_zero,
         near_duplicate_views,
         empty_depth,
         saturated_depth,

@@ -9,13 +9,16 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zarr
 from typer.testing import CliRunner
 
 from rollout_assets.cli import app
+from rollout_assets.inspection.provenance import recorded_campaign
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from tests.inspection import handmade_stores as made
 
@@ -97,6 +100,40 @@ def test_an_error_level_finding_exits_2(tmp_path: Path) -> None:
     assert run("inspect", "suspicious", tmp_path / "a.zarr", "--kind", "empty_depth")[0] == 0
 
 
+def test_thresholds_and_errors_come_from_the_command_line(tmp_path: Path) -> None:
+    made.write(tmp_path / "a.zarr", made.changed(made.label_unstable_under_noise))
+    command = ("inspect", "suspicious", tmp_path / "a.zarr")
+    code, text = run(*command)
+    assert code == 0 and "label_unstable_under_noise" in text
+    assert "weight_concentrated was not looked for: give --campaign" in " ".join(text.split())
+    assert run(*command, "--error", "label_unstable_under_noise")[0] == 2
+    assert run(*command, "--set", 'errors=["label_unstable_under_noise"]')[0] == 2
+    code, text = run(*command, "--set", "unstable_gain=0.05", "--error", "label_unstable_under_noise", "--json")
+    assert code == 0 and json.loads(text) == []
+
+
+def test_thresholds_come_from_a_campaign_and_its_source_gives_weights(real_store: Path, tmp_path: Path) -> None:
+    recorded = recorded_campaign(RolloutZarrStoreReader(real_store)).model_dump(mode="json", exclude_none=True)
+    for section, kind in (({"min_half_weight_area": 0.9}, "weight_concentrated"), ({}, "")):
+        path = tmp_path / "strict.toml"
+        raised = {"suspicious": section | {"errors": ["weight_concentrated"]}}
+        path.write_text("".join(toml_lines(recorded | raised)))
+        code, text = run("inspect", "suspicious", real_store, "--campaign", path, "--kind", "weight_concentrated")
+        assert code == (2 if kind else 0) and "not looked for" not in text and kind in text
+
+
+def toml_lines(campaign: dict[str, Any]) -> Iterator[str]:
+    """A campaign as inline TOML, one key a line."""
+    for key, value in campaign.items():
+        yield f"{key} = {inline_toml(value)}\n"
+
+
+def inline_toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {inline_toml(item)}" for key, item in value.items()) + "}"
+    return "[" + ", ".join(map(inline_toml, value)) + "]" if isinstance(value, list) else json.dumps(value)
+
+
 def test_second_opinion_shows_both_values(real_store: Path) -> None:
     code, text = run("inspect", "second-opinion", real_store, "--limit", 1, "--fraction", 1.0)
     assert code == 0 and "agrees: 1 of" in text
@@ -109,6 +146,12 @@ def test_second_opinion_shows_both_values(real_store: Path) -> None:
         (["inspect", "explain", "STORE", "99999999"], "candidates has rows 0 to"),
         (["inspect", "groups", "STORE", "--by", "colour"], "group_by must be one of"),
         (["inspect", "suspicious", "STORE", "--kind", "ghosts"], "no kind 'ghosts'"),
+        (["inspect", "suspicious", "STORE", "--error", "ghosts"], "--error: there is no kind 'ghosts'"),
+        (["inspect", "suspicious", "STORE", "--set", "max_abs_gian=2"], "did you mean max_abs_gain?"),
+        (
+            ["inspect", "suspicious", "STORE", "--set", "max_abs_gain=-2"],
+            "--set: max_abs_gain: input should be",
+        ),
         (["inspect", "replay", "PLAIN", "0"], "records no campaign; name it with --campaign"),
         (["inspect", "tree", "STORE", "--json", "--csv"], "--json and --csv exclude each other"),
         (["inspect", "tree", "FOREIGN"], "is not a rollout store: schema id is None"),

@@ -1,4 +1,4 @@
-"""Checks of one shard: four that stop promotion, and three that warn with evidence for a person to look at."""
+"""Checks of one shard: four that stop promotion, and three that show evidence for a person to look at."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rollout_assets.campaigns.integrity import examine_shard, open_shard
 from rollout_assets.defs.checks.verdict import verdict
 from rollout_assets.defs.metadata import evidence, findings_table, frame_table
 from rollout_assets.defs.step import CampaignStep
+from rollout_assets.inspection.surface_weights import surface_weights, weights_or_reason
 from rollout_assets.inspection.suspicious import suspicious_rollout_rows
 
 MIN_VALID_VIEWS = 3
@@ -40,21 +41,28 @@ def quality(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
             yield verdict(check, True, {"note": "every row of this shard was skipped"}, warns=True)
         return
     views = reader.table("candidates", columns=("step_row_id", "actor_action_mask", "oracle_label_mask"))
-    yield _suspicious_rows(suspicious_rollout_rows(reader))
+    weights, not_looked_for = weights_or_reason(lambda: surface_weights(reader, step.config, step.source))
+    yield suspicious_verdict(suspicious_rollout_rows(reader, step.config.suspicious, weights), not_looked_for)
     yield _valid_fanout(views)
     yield _label_yield(views)
 
 
-def _suspicious_rows(rows: pl.DataFrame) -> dg.AssetCheckResult:
+def suspicious_verdict(rows: pl.DataFrame, not_looked_for: str = "") -> dg.AssetCheckResult:
+    """Fails with severity ERROR when one finding is an error, otherwise with WARN when one is a warning.
+
+    ``not_looked_for``: why the weights of the surfaces could not be recomputed.
+    """
     serious = rows.filter(pl.col("severity") != "info")
     kinds = rows.group_by("kind", "severity").len("rows")
     metadata = {
         "rows": len(serious),
         "info_rows": len(rows) - len(serious),
         "kinds": frame_table(kinds.sort("severity", "rows", "kind", descending=[False, True, False])),
+        **({"weight_concentrated_skipped": not_looked_for} if not_looked_for else {}),
         **evidence(frame_table(serious)),
     }
-    return verdict(SUSPICIOUS_ROWS, serious.is_empty(), metadata, warns=True)
+    warns = not (rows["severity"] == "error").any()
+    return verdict(SUSPICIOUS_ROWS, serious.is_empty(), metadata, warns=warns)
 
 
 def _valid_fanout(views: pl.DataFrame) -> dg.AssetCheckResult:
