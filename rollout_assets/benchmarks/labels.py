@@ -207,10 +207,14 @@ def _seconds_per_target(store: VinOfflineStore, turns: int) -> tuple[float, floa
             rows = store.rows()
             for row in rows:
                 generator.scenes.find(row.scene_id)  # trees are built once per scene, not per target
-            work = partial(deque, generator.records(rows), maxlen=0)
-            seconds[name].append(timed(work).cpu / max(generator.stats.targets, 1))
-    old, new = (min(values[1:]) for values in seconds.values())
+            used = timed(partial(_exhaust, generator.records(rows))).cpu
+            seconds[name].append(used / max(generator.stats.targets, 1))
+    old, new = (min(values[1:] or values) for values in seconds.values())
     return old, new
+
+
+def _exhaust(records: Iterator[Any]) -> None:
+    deque(records, maxlen=0)
 
 
 def _negative(targets: Sequence[_Target], name: str, faces: int) -> NegativeShare:

@@ -79,12 +79,12 @@ class Agreement:
     @property
     def spearman(self) -> float | None:
         """Median rank correlation over the targets."""
-        return None if self.targets.is_empty() else float(self.targets["spearman"].drop_nans().median() or 0.0)
+        return None if self.targets.is_empty() else float(np.nanmedian(self.targets["spearman"].to_numpy()))
 
     @property
     def same_best(self) -> float | None:
         """Share of states with the same best view."""
-        return None if self.targets.is_empty() else float(self.targets["same_best"].cast(pl.Float64).mean() or 0.0)
+        return None if self.targets.is_empty() else float(self.targets["same_best"].to_numpy().mean())
 
 
 def verdict(share: float, limits: tuple[float, ...]) -> str:

@@ -105,7 +105,7 @@ def _quality(report: _Report) -> None:
         page.section("quality", title, html.text("No view of this store has a label."))
         return
     gains = views["target_root_gain"].to_numpy()
-    unstable = float((views["gain_per_point"] > quality.ONE_POINT_MOVE).cast(pl.Float64).mean() or 0.0)
+    unstable = float((views["gain_per_point"].to_numpy() > quality.ONE_POINT_MOVE).mean())
     agreement = None if report.campaign is None else quality.weighting_agreement(reader, report.campaign)
     causes, headroom = quality.causes(reader, views), quality.headroom_rows(report.objectives)
     page.section(
@@ -159,10 +159,10 @@ def _stability(report: _Report, unstable: float) -> list[str]:
             how,
             html.command(f"rollout-assets inspect second-opinion {shlex.quote(report.reader.location)}"),
         ]
-    moved = report.opinion["moved"].drop_nulls().drop_nans()
-    if moved.is_empty():
+    moved = report.opinion["moved"].cast(pl.Float64).drop_nulls().drop_nans().to_numpy()
+    if not len(moved):
         return [single, html.text("The second opinion moved no point.", soft=True)]
-    figures = f"{moved.len():,} labels: median {moved.median():.2g}, largest {moved.max():.2g}"
+    figures = f"{len(moved):,} labels: median {np.median(moved):.2g}, largest {moved.max():.2g}"
     return [single, html.text(f"How far noise on the points moves a label, by the second opinion. {figures}.")]
 
 
