@@ -117,7 +117,7 @@ def _quality(report: _Report) -> None:
         html.pair(page.figure(quality.gain_histogram(gains)), page.figure(quality.negative_bars(causes))),
         html.folded("Negative labels by cause, as numbers", _frame(causes)),
         "<h3>Stability under noise</h3>",
-        *_stability(report, unstable),
+        *_stability(report, views, unstable),
         "<h3>Agreement of weightings</h3>",
         *_agreement(agreement),
         "<h3>Headroom by step</h3>",
@@ -147,11 +147,14 @@ def _quality_cards(
     return cards
 
 
-def _stability(report: _Report, unstable: float) -> list[str]:
-    single = html.text(
-        f"{unstable:.2%} of the labels hang on single points: few pixels of the view lie in the target's region, and "
-        f"each stands for more than {quality.ONE_POINT_MOVE:g} of root gain. One point more or less could move it."
+def _stability(report: _Report, views: pl.DataFrame, unstable: float) -> list[str]:
+    words = html.text(
+        f"{unstable:.2%} of the labels hang on single points: few pixels of the view lie in the target's region, and on "
+        f"average each stands for more than {quality.ONE_POINT_MOVE:g} of root gain. This is an estimate from the store "
+        "alone, and the share depends on the limit:"
     )
+    limits = html.table(("root gain per pixel above", "share of labels"), quality.one_point_rows(views))
+    single = words + limits
     if report.opinion is None or "moved" not in report.opinion.columns:
         how = html.text("No second opinion is at hand. It measures how far a label moves under noise:", soft=True)
         return [
