@@ -149,9 +149,9 @@ def _quality_cards(
 
 def _stability(report: _Report, views: pl.DataFrame, unstable: float) -> list[str]:
     words = html.text(
-        f"{unstable:.2%} of the labels hang on single points: few pixels of the view lie in the target's region, and on "
-        f"average each stands for more than {quality.ONE_POINT_MOVE:g} of root gain. This is an estimate from the store "
-        "alone, and the share depends on the limit:"
+        f"{unstable:.2%} of the labels hang on single points: few pixels of the view lie in the target's region, and "
+        f"on average each stands for more than {quality.ONE_POINT_MOVE:g} of root gain. This is an estimate from the "
+        "store alone, and the share depends on the limit:"
     )
     limits = html.table(("root gain per pixel above", "share of labels"), quality.one_point_rows(views))
     single = words + limits
