@@ -2,8 +2,9 @@
 
 The same homes (walls, furniture, walk, points, boxes, candidate poses) are measured against meshes of three face
 budgets. Flat furniture and walls keep their shape whatever the budget. Curved parts do not: a cylinder of 8 sides is
-another body than one of 32. That is the discretisation; it is measured here as the distance between the meshes, and is
-the only reason why a gain should differ.
+another body than one of 32. That is the discretisation; it is measured here as the distance between the meshes within a
+target's region. Outside of it the meshes may differ too, so that a view may see a pixel of the region more or less:
+a target of the same shape can still have single views whose gain moves.
 """
 
 from __future__ import annotations
