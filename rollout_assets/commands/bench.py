@@ -38,6 +38,15 @@ def rollouts(
 
 
 @app.command()
+def labels(
+    homes: Annotated[int, typer.Option(help="Homes to build, one walk in each.", min=1)] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Gains of the same views at 30k, 100k and 300k faces, and the cost of the old and the new label definitions."""
+    _run("labels.benchmark_labels", as_json, homes=homes)
+
+
+@app.command()
 def store(
     rows: Annotated[int, typer.Option(help="Candidate rows of the measured store.", min=6_000)] = 1_000_000,
     as_json: AsJson = False,

@@ -48,7 +48,7 @@ def funnel(reader: RolloutZarrStoreReader) -> go.Figure:
             connector={"fillcolor": "#f1f3f5", "line": {"color": "#dee2e6"}},
         )
     )
-    return _laid_out(figure, 340, showlegend=False, yaxis={"automargin": True})
+    return laid_out(figure, 340, showlegend=False, yaxis={"automargin": True})
 
 
 def primary_reasons(reader: RolloutZarrStoreReader) -> go.Figure:
@@ -77,7 +77,7 @@ def primary_reasons(reader: RolloutZarrStoreReader) -> go.Figure:
         )
     axis = {"title": "share of the family's views (%)", "range": [0, 100]}
     legend = {"orientation": "h", "y": -0.3, "traceorder": "normal"}
-    return _laid_out(figure, 380, barmode="stack", xaxis=axis, yaxis={"automargin": True}, legend=legend)
+    return laid_out(figure, 380, barmode="stack", xaxis=axis, yaxis={"automargin": True}, legend=legend)
 
 
 def every_rule(reader: RolloutZarrStoreReader) -> go.Figure:
@@ -105,7 +105,7 @@ def every_rule(reader: RolloutZarrStoreReader) -> go.Figure:
             hovertemplate="%{y} fails on %{text} of %{x}<extra></extra>",
         )
     )
-    return _laid_out(figure, 380, yaxis={"automargin": True, "autorange": "reversed"}, xaxis={"automargin": True})
+    return laid_out(figure, 380, yaxis={"automargin": True, "autorange": "reversed"}, xaxis={"automargin": True})
 
 
 def gains_by_step(objectives: pl.DataFrame) -> go.Figure:
@@ -137,7 +137,7 @@ def gains_by_step(objectives: pl.DataFrame) -> go.Figure:
                 marker={"color": colour},
             )
         )
-    return _laid_out(figure, 420, boxmode="group", yaxis={"title": "root gain of the view taken"})
+    return laid_out(figure, 420, boxmode="group", yaxis={"title": "root gain of the view taken"})
 
 
 def headroom(objectives: pl.DataFrame) -> go.Figure:
@@ -157,7 +157,7 @@ def headroom(objectives: pl.DataFrame) -> go.Figure:
     figure = go.Figure(
         [go.Bar(x=places, y=rows[name].to_list(), name=name, marker={"color": c}) for name, c in colours.items()]
     )
-    return _laid_out(figure, 420, barmode="group", yaxis={"title": "mean root gain"})
+    return laid_out(figure, 420, barmode="group", yaxis={"title": "mean root gain"})
 
 
 def coverage(reader: RolloutZarrStoreReader) -> go.Figure | None:
@@ -204,7 +204,7 @@ def coverage(reader: RolloutZarrStoreReader) -> go.Figure | None:
     axis = {"title": "azimuth of the view around the target (deg, world)", "range": [-180, 180], "dtick": 45}
     legend = {"orientation": "h", "y": 1.08}
     height = 160 + 22 * len(shown)
-    return _laid_out(figure, height, xaxis=axis, yaxis={"automargin": True, "autorange": "reversed"}, legend=legend)
+    return laid_out(figure, height, xaxis=axis, yaxis={"automargin": True, "autorange": "reversed"}, legend=legend)
 
 
 _QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
@@ -216,7 +216,8 @@ def _azimuths(cameras: NDArray[np.float32], targets: Float64) -> Float64:
     return np.degrees(np.arctan2(away[:, 1], away[:, 0]))
 
 
-def _laid_out(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
+def laid_out(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
+    """The figure in the report's style."""
     figure.update_layout(
         height=height,
         margin={"l": 10, "r": 10, "t": 36, "b": 40},

@@ -25,11 +25,12 @@ FLAGS = (
     "--no-first-run --disable-background-networking --disable-component-update --disable-sync "
     "--virtual-time-budget=20000 --enable-logging=stderr --v=0 --window-size=1300,2000"
 )
-FIGURES = 6
+FIGURES = 9
 SPEED_ADVICE = ("willReadFrequently", "GL Driver Message (OpenGL, Performance")
 """What a browser without a graphics card says of any 3-D canvas."""
 SECTIONS = (
     "overview",
+    "quality",
     "validity",
     "reasons",
     "gains",
