@@ -133,7 +133,8 @@ def test_neither_company_nor_order_nor_batching_changes_a_result(config, store, 
 
 
 def test_collected_and_stored_results_count_the_same_steps(config, store, tmp_path):
-    behind = config.model_copy(update={"targets": config.targets.model_copy(update={"require_reachable": False})})
+    every = config.targets.model_copy(update={"require_reachable": False, "top_k": 9})
+    behind = config.model_copy(update={"targets": every})
     rows = store.rows("train")
     made = list(RolloutGenerator(behind, store).records(rows))
     write_rollout_zarr_store(tmp_path / "store", made, RolloutZarrStoreConfig.from_campaign(behind))
