@@ -82,6 +82,9 @@ class TargetConfig(ConfigSection):
     min_projected_area_px: NonNegative = 16.0
     min_match_iou: Annotated[float, Field(gt=0, le=1)] = 0.1
     ambiguous_iou_margin: Fraction = 0.02
+    require_reachable: bool = Field(
+        True, description="Pass over boxes that no first view within the motion limits sees."
+    )
 
 
 class MixtureComponent(ConfigSection):
@@ -251,6 +254,7 @@ class StoreConfig(ConfigSection):
     discount_gamma: Fraction = 1.0
     chunk_rows: Count = 65_536
     chunk_states: Count = 4_096
+    dead_ends_in_training_view: bool = Field(False, description="Keep states without a takeable view in q_h.")
 
 
 class ShardConfig(ConfigSection):

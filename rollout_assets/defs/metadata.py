@@ -83,8 +83,8 @@ def shard_metadata(config: CampaignConfig, entry: RolloutShardEntry, owner: Shar
         if row.skipped
     ]
     lost: Counter[str] = Counter()
-    for group in ("rows_skipped", "targets_refused", "boxes_ineligible", "recipes_stuck"):
-        lost.update({f"{group}: {reason}": count for reason, count in stats[group].items()})
+    for group in ("rows_skipped", "targets_refused", "boxes_ineligible", "targets_passed_over", "recipes_stuck"):
+        lost.update({f"{group}: {reason}": count for reason, count in stats.get(group, {}).items()})
     seconds = float(stats["seconds"])
     return {
         **entry_hashes(config, entry),

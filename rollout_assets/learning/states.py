@@ -134,23 +134,29 @@ class StateSource:
 
     def read_depth(self, unit: Unit) -> UnitDepth:
         """Depth and masks of the steps that a unit's states look back at."""
-        first = max(unit.start - self.history, 0)
         reader = self.readers[unit.store_index]
+        steps = self._step_rows[unit.store_index][unit.start : unit.stop]
+        first = max(int(steps[0]) - self.history, 0)
         depth, valid = (
-            reader.row_array(SELECTED_DEPTH.path(name)).read(first, unit.stop, threads=False)
+            reader.row_array(SELECTED_DEPTH.path(name)).read(first, int(steps[-1]) + 1, threads=False)
             for name in SELECTED_DEPTH.rasters
         )
         return first, depth, valid
 
-    def depth_rows(self, store_index: int, states: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """(b, n) step rows before each state, latest first, and which of them belong to its chain."""
+    def depth_rows(self, store_index: int, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """(b, n) step rows before each of the step rows ``steps``, latest first, and which belong to its chain."""
         back = np.arange(1, self.history + 1)
-        present = back <= self._step_indices[store_index][states][:, None]
-        return np.where(present, states[:, None] - back, states[:, None]), present
+        present = back <= self._step_indices[store_index][steps][:, None]
+        return np.where(present, steps[:, None] - back, steps[:, None]), present
 
     @cached_property
     def _step_indices(self) -> list[NDArray[np.int64]]:
         return [reader.array(STEPS.path("step_index")).astype(np.int64) for reader in self.readers]
+
+    @cached_property
+    def _step_rows(self) -> list[NDArray[np.int64]]:
+        """Per store, the step that each state is; dead ends may be kept out of the view."""
+        return [reader.array(Q_H.path("state_step_row_id")) for reader in self.readers]
 
     def _padded(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
         missing = self.width - values.shape[1] if values.ndim == 2 else 0

@@ -40,9 +40,14 @@ class RolloutDatasetWriterStats:
     targets: int = 0
     targets_refused: Counter[str] = field(default_factory=Counter)
     boxes_ineligible: Counter[str] = field(default_factory=Counter)
+    targets_passed_over: Counter[str] = field(default_factory=Counter)
+    """Eligible boxes that were not considered: SCORE_ZERO, or OUT_OF_REACH of the motion limits."""
     rollouts: int = 0
     recipes_stuck: Counter[str] = field(default_factory=Counter)
     steps: int = 0
+    """Views taken, over all kept chains."""
+    dead_ends: int = 0
+    """Chains that ended in a state without a takeable view."""
     candidates: int = 0
     views_scored: int = 0
     seconds: float = 0.0
@@ -136,6 +141,7 @@ class RolloutGenerator:
         self.stats.boxes_ineligible.update(
             {name: count for name, count in prepared.box_reasons.items() if name != "VALID"}
         )
+        self.stats.targets_passed_over.update(prepared.passed_over)
         if prepared.skip_reason is not None:
             self._skip(row, prepared.skip_reason, prepared.skip_reason)
             return
@@ -171,7 +177,8 @@ class RolloutGenerator:
             if not any(chain.path for chain in kept):
                 self.stats.recipes_stuck[DEAD_RECIPE] += 1
             self.stats.rollouts += len(kept)
-            self.stats.steps += sum(len(chain.steps) for chain in kept)
+            self.stats.steps += sum(len(chain.path) for chain in kept)
+            self.stats.dead_ends += sum(chain.dead_end for chain in kept)
             self.stats.candidates += sum(len(step.state.shell) for chain in kept for step in chain.steps)
             yield self._record(prepared, target, recipe, kept, depths.get(target, {}))
 

@@ -7,17 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rollout_assets.candidates.mixture import CandidateRequest, generate_candidates
 from rollout_assets.candidates.rules import Extent
 from rollout_assets.config import CampaignConfig
 from rollout_assets.geometry.boxes import OrientedBoxes
-from rollout_assets.geometry.poses import IDENTITY_POSE, translation
+from rollout_assets.geometry.poses import IDENTITY_POSE, Float32, translation
 from rollout_assets.oracle.scene import OracleScene, SceneCache
 from rollout_assets.oracle.scorer import OracleScorer, OracleState, Refusal, Refused
 from rollout_assets.randomness import rng_for
+from rollout_assets.rollouts.engine import RolloutKey
 from rollout_assets.sources.meshes import MeshLibrary
 from rollout_assets.sources.sample import VinActor, VinSample
 from rollout_assets.targets.matching import TargetMatch, match_targets
+from rollout_assets.targets.reach import within_turn
 from rollout_assets.targets.reasons import TargetInvalidReason
 from rollout_assets.targets.selection import (
     all_eligible,
@@ -32,6 +36,9 @@ from rollout_assets.targets.table import SelectedTarget, TargetTable
 SCENE_CACHE_BYTES = 2 << 30
 """Meshes and trees kept in memory; one scene always stays, whatever its size."""
 
+
+MIN_TAKEABLE_SHARE = 0.05
+"""Share of the root's views that must pass the rules of motion and extent for a target to count as reachable."""
 
 SelectedTargets = tuple[SelectedTarget, ...]
 
@@ -99,7 +106,7 @@ class RefusedTarget:
 class PreparedSample:
     """What became of one source row: its targets by rank, and, when there is none at all, why.
 
-    ``box_reasons`` counts why boxes were not eligible.
+    ``box_reasons`` counts why boxes were not eligible, ``passed_over`` why eligible ones were not considered.
     """
 
     actor: VinActor
@@ -107,6 +114,7 @@ class PreparedSample:
     skip_reason: str | None
     box_reasons: Counter[str]
     mesh_version: str | None
+    passed_over: Counter[str]
 
     @property
     def roots(self) -> tuple[TargetedRoot, ...]:
@@ -142,17 +150,20 @@ def prepare_sample(
 ) -> PreparedSample:
     """Select targets from the actor's half, match them to the truth, and start the oracle on each."""
     actor = sample.actor
+    extent = occupancy_extent(actor)
     table = _describe(sample, config)
+    if config.targets.require_reachable:
+        table = table.passing_over(~reachable(table, actor, extent, config), "OUT_OF_REACH")
+    passed_over = table.passed_over_counts()
     rng = rng_for(config.seed, actor.identity.sample_key, "targets")
     chosen = (target_source or TargetsByPolicy()).choose(table, config, rng)
     reasons = Counter({reason.name: count for reason, count in reason_counts(table).items()})
     loaded = scenes.find(actor.identity.scene_id)
     if loaded is None:
-        return PreparedSample(actor, (), Refusal.MESH_REFERENCE_MISSING.name, reasons, None)
+        return PreparedSample(actor, (), Refusal.MESH_REFERENCE_MISSING.name, reasons, None, passed_over)
     scene, mesh_version = loaded
     if not chosen:
-        return PreparedSample(actor, (), _why_none(table), reasons, mesh_version)
-    extent = occupancy_extent(actor)
+        return PreparedSample(actor, (), _why_none(table), reasons, mesh_version, passed_over)
     cloud = scorer.fuse(scene, actor.points_world)
     measured = scorer.region(scene, cloud, _extent_box(extent)) if config.oracle.scene_labels else None
     scene_region = None if isinstance(measured, Refused) else measured
@@ -167,13 +178,46 @@ def prepare_sample(
             targets.append(RefusedTarget(_without_label(match, state.reason), state.reason.name, state.detail))
         else:
             targets.append(TargetedRoot(actor, match, state, mesh_version, extent))
-    return PreparedSample(actor, tuple(targets), None, reasons, mesh_version)
+    return PreparedSample(actor, tuple(targets), None, reasons, mesh_version, passed_over)
 
 
 def occupancy_extent(actor: VinActor) -> Extent:
     """Where the actor knows there is space: the extent of its semi-dense points and of its own walk."""
     points = np.concatenate([actor.points_world, translation(actor.trajectory_world_camera).astype(np.float32)])
     return points.min(axis=0), points.max(axis=0)
+
+
+class EmptySpace:
+    """A collision world without a surface: what is left of the rules is what the actor knows without the mesh."""
+
+    bounds: Extent = (np.full(3, -np.inf, np.float32), np.full(3, np.inf, np.float32))
+
+    def distance_m(self, points: Float32) -> Float32:
+        """points: (n, 3) -> (n,) infinite."""
+        return np.full(len(points), np.inf, np.float32)
+
+    def path_min_clearance_m(self, starts: Float32, ends: Float32, samples: int) -> Float32:
+        """starts, ends: (n, 3) -> (n,) infinite."""
+        return np.full(len(starts), np.inf, np.float32)
+
+
+def reachable(table: TargetTable, actor: VinActor, extent: Extent, config: CampaignConfig) -> NDArray[np.bool_]:
+    """(n,): whether the actor can look at each box with its first view, as far as it can know without the mesh.
+
+    The bearing must be within what one step can turn and walk, and of the views that the root will offer at least
+    ``MIN_TAKEABLE_SHARE`` must pass the rules of motion and extent. A box that is not eligible is not looked at.
+    """
+    reference, centers = actor.reference_pose_world_camera, table.boxes.centers_world.astype(np.float32)
+    takeable = table.selectable & within_turn(reference, centers, config.candidates)
+    rows = np.flatnonzero(takeable)
+    keys = (RolloutKey(config.seed, actor.identity.sample_key, table.target_id[row]) for row in rows)
+    requests = [
+        CandidateRequest(reference, centers[row], extent, key.candidates_rng(()))
+        for row, key in zip(rows, keys, strict=True)
+    ]
+    shells = generate_candidates(requests, config.candidates, EmptySpace())
+    takeable[rows] = [shell.actor_action_mask.mean() >= MIN_TAKEABLE_SHARE for shell in shells]
+    return takeable
 
 
 def _describe(sample: VinSample, config: CampaignConfig) -> TargetTable:
@@ -185,6 +229,8 @@ def _describe(sample: VinSample, config: CampaignConfig) -> TargetTable:
 def _why_none(table: TargetTable) -> str:
     if table.source_reasons:
         return table.source_reasons[0].name
+    if passed_over := table.passed_over_counts():
+        return passed_over.most_common(1)[0][0]
     most, _ = reason_counts(table).most_common(1)[0]
     return most.name
 

@@ -48,7 +48,7 @@ class ResultBuilder:
             record,
             status="completed",
             reward=_finite(done.reward),
-            num_steps=len(done.steps),
+            num_steps=done.num_steps,
             views_scored=done.views_scored,
             mean_valid_fanout=sum(fanouts) / len(fanouts) if fanouts else None,
             root_error_m2=_finite(root.oracle_state.target.root_error_m2),
@@ -89,7 +89,9 @@ def _result(plan: RequestPlan, record: RolloutZarrRecord, **figures: Any) -> Rol
 
 
 def _steps(done: RolloutCompletion) -> tuple[dict[str, Any], ...]:
-    """One entry per step of the best chain; what was chosen and what it brought are null at a dead end."""
+    """One entry per state of the best chain. A dead end is the last one, with null for what was chosen and brought;
+    it is no step, so ``num_steps`` does not count it.
+    """
     actions = {entry.step_index: entry for entry in done.step_log if isinstance(entry, Action)}
     observations = {entry.step_index: entry for entry in done.step_log if isinstance(entry, Observation)}
     steps = []

@@ -72,7 +72,7 @@ def describe_ground_truth_targets(actor: VinActor, truth: VinTruth, config: Targ
 
 
 def select_targets(table: TargetTable, config: TargetConfig, rng: np.random.Generator) -> tuple[SelectedTarget, ...]:
-    """At most ``top_k`` eligible targets by the configured policy, in the order they were chosen.
+    """At most ``top_k`` selectable targets by the configured policy, in the order they were chosen.
 
     ``greedy_top_k`` takes the first of ``ranked`` (probability 1, entropy 0) and leaves ``rng`` alone.
     ``temperature_softmax_top_k`` draws without replacement with weights exp(score / temperature); probability and
@@ -100,7 +100,7 @@ def select_targets(table: TargetTable, config: TargetConfig, rng: np.random.Gene
 
 
 def all_eligible(table: TargetTable) -> tuple[SelectedTarget, ...]:
-    """Every eligible target, best first."""
+    """Every eligible target that is not passed over, best first."""
     return _certain(table, ranked(table), ALL_ELIGIBLE)
 
 
@@ -116,8 +116,8 @@ def explicit_targets(table: TargetTable, target_ids: Sequence[str]) -> tuple[Sel
 
 
 def ranked(table: TargetTable) -> NDArray[np.int64]:
-    """Rows of the eligible targets by (-score, source index, id)."""
-    rows = np.flatnonzero(table.eligible)
+    """Rows of the selectable targets by (-score, source index, id)."""
+    rows = np.flatnonzero(table.selectable)
     keys = [(-float(table.score[row]), int(table.source_index[row]), table.target_id[row]) for row in rows]
     return rows[sorted(range(len(rows)), key=keys.__getitem__)]
 
@@ -183,6 +183,7 @@ def _describe(
             ),
         )
     bitset, primary = _verdict(failures, len(boxes))
+    without_score = (bitset == 1 << TargetInvalidReason.VALID) & (score.astype(np.float32) == 0)
     ids = zip(boxes.sem_id, boxes.inst_id, boxes.source_index, strict=True)
     return TargetTable(
         identity=actor.identity,
@@ -207,6 +208,7 @@ def _describe(
         pose_reference_object=relative,
         reason_bitset=bitset,
         primary_reason=primary,
+        passed_over=tuple("SCORE_ZERO" if zero else "" for zero in without_score.tolist()),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,9 @@ DETECTED_SOURCE: TargetSource = "detected_obbs"
 
 GROUND_TRUTH_SOURCE: TargetSource = "gt_obbs_oracle"
 """Ground-truth boxes; the source of protocol ``v0_gt_input``."""
+
+PassedOver = Literal["SCORE_ZERO", "OUT_OF_REACH"]
+"""Why an eligible box is not selected: nothing is left to gain, or no first view can look at it. Never stored."""
 
 _AREAS = ("projected_area_px", "projected_area_fraction")
 
@@ -95,6 +99,7 @@ class TargetTable:
 
     ``source_reasons`` says why a source as a whole gave nothing. Counts are int32, scores and areas float32 (area NaN
     without a 2-D box), pose_reference_object (n, 12). ``reason_bitset`` is exactly VALID where a box is eligible.
+    ``passed_over`` names why an eligible box is not selected all the same; "" where nothing speaks against it.
     """
 
     identity: IndexRow
@@ -119,6 +124,7 @@ class TargetTable:
     pose_reference_object: Float32
     reason_bitset: NDArray[np.uint32]
     primary_reason: NDArray[np.uint16]
+    passed_over: tuple[str, ...]
 
     def __post_init__(self) -> None:
         for name, values in vars(self).items():
@@ -132,6 +138,21 @@ class TargetTable:
     def eligible(self) -> NDArray[np.bool_]:
         """(n,): whether there is no reason against the box."""
         return self.reason_bitset == 1 << TargetInvalidReason.VALID
+
+    @property
+    def selectable(self) -> NDArray[np.bool_]:
+        """(n,): eligible and not passed over."""
+        return self.eligible & np.array([not reason for reason in self.passed_over], np.bool_)
+
+    def passing_over(self, rows: NDArray[np.bool_], reason: PassedOver) -> TargetTable:
+        """The table with the selectable ones among ``rows`` (n,) passed over for ``reason``."""
+        fails = rows & self.selectable
+        names = zip(fails.tolist(), self.passed_over, strict=True)
+        return replace(self, passed_over=tuple(reason if fail else before for fail, before in names))
+
+    def passed_over_counts(self) -> Counter[str]:
+        """How many eligible boxes were passed over for which reason."""
+        return Counter(reason for reason in self.passed_over if reason)
 
     def selected(self, row: int, draw: Draw) -> SelectedTarget:
         """One row as a selected target."""

@@ -46,9 +46,10 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def trainable(stores: list[Path]) -> set[Key]:
     found = set()
     for index, store in enumerate(stores):
-        mask = RolloutZarrStoreReader(store).array("q_h/q_train_mask").any(axis=1)
+        view = RolloutZarrStoreReader(store).q_h_view()
+        mask = view["q_train_mask"].any(axis=1)
         assert 0 < mask.sum() < len(mask)
-        found |= {(index, int(row)) for row in np.flatnonzero(mask)}
+        found |= {(index, int(row)) for row in view["state_step_row_id"][mask]}
     return found
 
 
@@ -152,7 +153,8 @@ def test_batches_are_rows_of_the_view(stores: list[Path]) -> None:
     views = [RolloutZarrStoreReader(store).q_h_view() for store in stores]
     width = max(view["candidate_row_id"].shape[1] for view in views)
     for batch in loader(stores):
-        for at, (store, row) in enumerate(keys(batch)):
+        for at, (store, step) in enumerate(keys(batch)):
+            row = np.searchsorted(views[store]["state_step_row_id"], step)
             for name in Q_H.names:
                 value = getattr(batch, name)[at].numpy()
                 expected = views[store][name][row]

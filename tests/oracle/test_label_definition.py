@@ -129,6 +129,7 @@ def test_the_old_definitions_still_give_the_old_labels_to_the_bit(small_store):
     config = CampaignConfig(
         name="pinned",
         source={"store_dir": small_store},
+        targets={"require_reachable": False},
         selected_depth={"enabled": False},
         oracle=OLD,
         recipes=[recipe],

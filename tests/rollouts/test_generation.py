@@ -1,17 +1,19 @@
 """The whole way from source rows to records, on real parts: a store, its meshes, the oracle."""
 
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from rollout_assets.candidates.reasons import InvalidReason, bitset_is_consistent
-from rollout_assets.config import CampaignConfig, CandidateConfig, MixtureComponent
+from rollout_assets.config import CampaignConfig, CandidateConfig, CandidateRules, MixtureComponent
 from rollout_assets.errors import ConfigError
 from rollout_assets.oracle.raycast import RENDERER
+from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
 from rollout_assets.rollouts.generator import RolloutGenerator
-from rollout_assets.rollouts.roots import AllEligibleTargets, ExplicitTargets
+from rollout_assets.rollouts.roots import MIN_TAKEABLE_SHARE, AllEligibleTargets, ExplicitTargets
 from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutStep, RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig
 from rollout_assets.sources import layout
@@ -182,12 +184,42 @@ def test_a_shell_without_a_valid_view_is_kept_as_a_dead_end(store):
     far = CandidateConfig(
         radius_min_m=30, radius_max_m=31, mixture=(MixtureComponent(position="forward_local", count=5),)
     )
-    generator = RolloutGenerator(campaign(candidates=far), store)
+    generator = RolloutGenerator(campaign(candidates=far, targets={"require_reachable": False}), store)
     made = list(generator.records([store.row(0)]))
     chains = [chain for record in made for chain in record.chains]
     assert chains and all(chain.termination_reason == "terminated_early" for chain in chains)
     assert all(len(step.shell) == 5 and not step.shell.actor_action_mask.any() for step in all_steps(made))
     assert generator.stats.recipes_stuck["NO_VALID_FIRST_VIEW"] == len([r for r in made if r.chains])
+
+
+def root_views(config: CampaignConfig, store: VinOfflineStore) -> tuple[np.ndarray, Counter[str]]:
+    """Takeable views at the root of every labelled target, and what was passed over."""
+    generator = RolloutGenerator(config, store)
+    prepared = [generator.prepare(row) for row in store.rows()]
+    requests = [StateRequest(root, config.seed, ()) for sample in prepared for root in sample.roots]
+    states = StateEvaluator(config, generator.scorer).evaluate(requests)
+    assert all(target.match.target.score > 0 for sample in prepared for target in sample.targets)
+    passed_over = sum((sample.passed_over for sample in prepared), Counter())
+    return np.array([state.shell.actor_action_mask.sum() for state in states]), passed_over
+
+
+def test_selected_targets_have_takeable_views_at_the_root(store):
+    config = campaign(targets={"top_k": 9})
+    views, passed_over = root_views(config, store)
+    before, without_reach = root_views(campaign(targets={"top_k": 9, "require_reachable": False}), store)
+    assert (before == 0).mean() > 0.1, "the source must have targets beside and behind the actor"
+    assert len(views) > 9 and (views == 0).mean() < 0.05
+    assert passed_over["OUT_OF_REACH"] > 0 and "OUT_OF_REACH" not in without_reach
+    enough = MIN_TAKEABLE_SHARE * config.candidates.num_candidates
+    assert len(views) >= (before >= enough).sum(), "no target with enough takeable views is passed over"
+
+
+def test_a_row_whose_targets_are_all_out_of_reach_is_skipped_and_counted(store):
+    narrow = CandidateConfig(rules=CandidateRules(max_yaw_deg=0.01))
+    generator = RolloutGenerator(campaign(candidates=narrow), store)
+    assert list(generator.records([store.row(0)])) == []
+    assert generator.stats.rows_skipped == {"OUT_OF_REACH": 1}
+    assert generator.stats.targets_passed_over["OUT_OF_REACH"] > 0
 
 
 def test_scene_labels_are_there_when_asked_for(store):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from rollout_assets.collection.store_results import stored_results
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig, load_campaign
 from rollout_assets.errors import ConfigError, RowRefused
 from rollout_assets.rollouts.engine import Chain
@@ -14,6 +15,11 @@ from rollout_assets.rollouts.remote.codec import content_sha256, from_text, pack
 from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult
 from rollout_assets.rollouts.roots import RefusedTarget
 from rollout_assets.rollouts.trace import RolloutZarrRecord
+from rollout_assets.rollouts.zarr_store import (
+    RolloutZarrStoreConfig,
+    RolloutZarrStoreReader,
+    write_rollout_zarr_store,
+)
 from rollout_assets.serving.request_plans import MAX_STEPS
 from rollout_assets.serving.service import RolloutService, ServiceLimits
 from rollout_assets.sources.vin_store import VinOfflineStore
@@ -124,6 +130,21 @@ def plain(config, store, records) -> list[RolloutResult]:
 def test_neither_company_nor_order_nor_batching_changes_a_result(config, store, records, plain, options):
     rows = [row_of(record, include=("record", "chains"), seed=7) for record in reversed(records)]
     assert [content(r) for r in run(config, store, rows, **options)] == [content(r) for r in reversed(plain)]
+
+
+def test_collected_and_stored_results_count_the_same_steps(config, store, tmp_path):
+    every = config.targets.model_copy(update={"require_reachable": False, "top_k": 9})
+    behind = config.model_copy(update={"targets": every})
+    rows = store.rows("train")
+    made = list(RolloutGenerator(behind, store).records(rows))
+    write_rollout_zarr_store(tmp_path / "store", made, RolloutZarrStoreConfig.from_campaign(behind))
+    stored = {
+        (line["target_id"], line["agent_ref"]["name"]): line["num_steps"]
+        for line in stored_results(RolloutZarrStoreReader(tmp_path / "store"))
+    }
+    results = run(behind, store, [row_of(record) for record in made if record.chains])
+    assert {(r.target_id, r.agent_ref.name): r.num_steps for r in results} == stored
+    assert any(len(r.steps) == r.num_steps + 1 for r in results), "a dead end stays visible"
 
 
 def test_figures_agree_with_the_record(config, store, records):

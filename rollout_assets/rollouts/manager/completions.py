@@ -73,7 +73,7 @@ LogEntry = RootView | Action | Observation
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """What one step of a rollout offered."""
+    """What one state of a rollout offered."""
 
     candidates: int
     valid_fanout: int
@@ -85,7 +85,8 @@ class RolloutCompletion:
     """One rollout. ``step_log`` is the root, then action and observation per step, of its best chain.
 
     ``truncated`` says that a limit ended it (``truncation_reason``), not a dead end. ``reward`` is the best chain's
-    cumulative target root gain. ``chains`` holds every kept chain, best first.
+    cumulative target root gain. ``chains`` holds every kept chain, best first. ``steps`` has one entry per state in
+    which views were offered, a dead end included.
     """
 
     rollout_index: int
@@ -99,6 +100,11 @@ class RolloutCompletion:
     steps: tuple[StepMetrics, ...]
     views_scored: int
     timings_s: Mapping[str, float]
+
+    @property
+    def num_steps(self) -> int:
+        """Views that the best chain took; a dead end takes none."""
+        return sum(isinstance(entry, Action) for entry in self.step_log)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +204,7 @@ def step_limited(recipe: RolloutRecipeConfig, *limits: int | None) -> RolloutRec
 
 def group_metrics(recipe_name: str, completions: Sequence[RolloutCompletion]) -> Metrics:
     """What a group's completions brought."""
-    steps = [float(len(c.steps)) for c in completions]
+    steps = [float(c.num_steps) for c in completions]
     reward = summary("total_reward", [c.reward for c in completions])
     return {
         **reward,

@@ -34,6 +34,13 @@ DEPTH_CODEC = "blosc:zstd:clevel=5:bitshuffle"
 VIEW_ROLE = "training_core_derived_cache"
 VIEW_SOURCES = "steps,candidates,rollouts,targets"
 MIXED = "mixed"
+DEAD_ENDS_IN_VIEW = "dead_ends_in_training_view"
+"""Root attribute: whether dead ends are states of the training view. They are in a store that does not say."""
+
+
+def dead_ends_in_view(root: Mapping[str, Any]) -> bool:
+    """Whether dead ends are states of the training view of a store with these root attributes."""
+    return bool(root.get(DEAD_ENDS_IN_VIEW, True))
 
 
 class RolloutZarrStoreConfig(ConfigSection):
@@ -47,6 +54,7 @@ class RolloutZarrStoreConfig(ConfigSection):
     chunk_rows: Count = 65_536
     chunks_per_shard: Count = Field(4, description="Chunks of table rows in one file.")
     chunk_states: Count = 4_096
+    dead_ends_in_training_view: bool = False
     states_per_shard: Count = Field(32_768, description="States of the training view in one file, about.")
     selected_depth: SelectedDepthRetentionConfig = SelectedDepthRetentionConfig()
     depth_chunks_per_shard: Count = Field(16, description="Chunks of depth images in one file.")
@@ -63,6 +71,7 @@ class RolloutZarrStoreConfig(ConfigSection):
             target_protocol_version=campaign.targets.protocol,
             chunk_rows=campaign.store.chunk_rows,
             chunk_states=campaign.store.chunk_states,
+            dead_ends_in_training_view=campaign.store.dead_ends_in_training_view,
             selected_depth=campaign.selected_depth,
             depth_znear_m=campaign.oracle.znear_m,
             depth_zfar_m=campaign.oracle.zfar_m,
@@ -176,6 +185,7 @@ def root_attributes(
         "target_protocol_version": config.target_protocol_version,
         "return_semantics": config.return_semantics,
         "discount_gamma": config.discount_gamma,
+        DEAD_ENDS_IN_VIEW: config.dead_ends_in_training_view,
         "field_retention_policy": config.field_retention_policy,
         **depth,
         "q_h_view_persisted": True,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rollout_assets.errors import StoreError
+from rollout_assets.rollouts.zarr_store.attributes import dead_ends_in_view
 from rollout_assets.rollouts.zarr_store.chunks.files import LocalFiles
 from rollout_assets.rollouts.zarr_store.chunks.sinks import TableSink
 from rollout_assets.rollouts.zarr_store.identities import rows_of
@@ -36,9 +37,11 @@ class RolloutZarrStoreExtender(RolloutZarrStoreWriter):
         self._horizon = int(before.attributes["q_h_horizon"])
 
     def _view_sinks(self, width: int) -> list[TableSink]:
-        """The view goes on after the old states, unless a wider shell makes all of it wider."""
+        """The view goes on after the old states, unless a wider shell or the dead ends change all of it."""
         sinks, before = super()._view_sinks(width), self._before
-        if before is not None and before.row_array(Q_H.path("candidate_row_id")).shape[1] == width:
+        if before is None or dead_ends_in_view(before.attributes) != self.config.dead_ends_in_training_view:
+            return sinks
+        if before.row_array(Q_H.path("candidate_row_id")).shape[1] == width:
             for sink in sinks:
                 self._resume(sink, before)
         return sinks

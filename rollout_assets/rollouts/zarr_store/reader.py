@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollout_assets.rollouts.zarr_store.attributes import dead_ends_in_view
 from rollout_assets.rollouts.zarr_store.open_store import OpenStore
 from rollout_assets.rollouts.zarr_store.records import StoredRollout, StoredStep, read_rollout, read_step
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, Q_H, ROLLOUTS, STEPS
@@ -28,7 +29,8 @@ class RolloutZarrStoreReader(OpenStore):
 
     def state_index(self) -> StateIndex:
         """Where each state's candidates lie, from the factual tables."""
-        return StateIndex.build(self.columns(STEPS, STEP_COLUMNS), self.columns(ROLLOUTS, ROLLOUT_COLUMNS))
+        steps, rollouts = self.columns(STEPS, STEP_COLUMNS), self.columns(ROLLOUTS, ROLLOUT_COLUMNS)
+        return StateIndex.build(steps, rollouts, dead_ends_in_view(self.attributes))
 
     def q_h_view(self, *, discount_gamma: float | None = None) -> dict[str, NDArray[Any]]:
         """The padded training view: as persisted, or rebuilt from the factual tables for another discount."""

@@ -1,8 +1,10 @@
 """``q_h``: the dense training view, derived from the factual tables in one vectorised pass.
 
-A state is a step. Its candidates lie along the second axis in shell order, padded to the widest shell of the store. The
-same function fills the view when a store is written, rebuilds it for another discount, and is what validation compares
-the stored view with. ``naive_view`` is its slow, obvious twin.
+A state is a step at which a view was taken. A dead end, a step without a takeable view, is a state too in stores whose
+attribute ``dead_ends_in_training_view`` says so; elsewhere the step before it is terminal. A state's candidates lie
+along the second axis in shell order, padded to the widest shell of the store, dead ends included. The same function
+fills the view when a store is written, rebuilds it for another discount, and is what validation compares the stored
+view with. ``naive_view`` is its slow, obvious twin.
 """
 
 from __future__ import annotations
@@ -47,7 +49,11 @@ ROLLOUT_COLUMNS = ("rollout_row_id", "source_row_id", "target_row_id")
 
 @dataclass(frozen=True, eq=False)
 class StateIndex:
-    """Where each state's candidates lie, who owns it, and which state follows: one entry per step of the store."""
+    """Where each step's candidates lie, who owns it, and which state follows: one entry per step of the store.
+
+    ``first_state`` has one entry more than there are steps: how many states of the view come before each step. A step
+    that is no state, a dead end that is kept out, adds none.
+    """
 
     step_row_id: NDArray[np.int64]
     source_row_id: NDArray[np.int64]
@@ -56,14 +62,19 @@ class StateIndex:
     next_step_row_id: NDArray[np.int64]
     shell_sizes: NDArray[np.int64]
     shell_starts: NDArray[np.int64]
+    first_state: NDArray[np.int64]
     width: int
 
     def __len__(self) -> int:
         return len(self.step_row_id)
 
     @classmethod
-    def build(cls, steps: Columns, rollouts: Columns) -> StateIndex:
-        """From the steps and rollouts tables; rows of a damaged table that point nowhere own nothing (-1)."""
+    def build(cls, steps: Columns, rollouts: Columns, dead_ends: bool) -> StateIndex:
+        """From the steps and rollouts tables; rows of a damaged table that point nowhere own nothing (-1).
+
+        ``dead_ends`` says whether steps without a selected view are states of the training view.
+        """
+        is_state = dead_ends | (steps["selected_candidate_row_id"] != ABSENT)
         rollout = steps["rollout_row_id"]
         has_rollout = (rollout >= 0) & (rollout < len(rollouts["rollout_row_id"]))
         safe = np.where(has_rollout, rollout, 0)
@@ -71,6 +82,7 @@ class StateIndex:
         follows[:-1] = (rollout[1:] == rollout[:-1]) & (
             steps["step_index"][1:].astype(np.int64) == steps["step_index"][:-1].astype(np.int64) + 1
         )
+        follows[:-1] &= is_state[1:]
         next_row = np.full(len(rollout), ABSENT, np.int64)
         next_row[:-1] = steps["step_row_id"][1:]
         sizes = np.maximum(steps["num_candidates"].astype(np.int64), 0)
@@ -82,17 +94,31 @@ class StateIndex:
             next_step_row_id=np.where(follows, next_row, ABSENT),
             shell_sizes=sizes,
             shell_starts=np.cumsum(sizes) - sizes,
+            first_state=np.concatenate([[0], np.cumsum(is_state)]).astype(np.int64),
             width=int(sizes.max(initial=0)),
         )
 
+    @property
+    def state_count(self) -> int:
+        """States of the training view."""
+        return int(self.first_state[-1])
+
+    def states(self, start: int, stop: int) -> slice:
+        """The states of the training view that steps ``start`` to ``stop`` are."""
+        return slice(int(self.first_state[start]), int(self.first_state[stop]))
+
+    def step_after(self, states: int) -> int:
+        """The first step that is not yet covered by the first ``states`` states."""
+        return int(np.searchsorted(self.first_state, states))
+
     def rows(self, start: int, stop: int) -> slice:
-        """The candidate rows of states ``start`` to ``stop``."""
+        """The candidate rows of steps ``start`` to ``stop``."""
         if stop <= start:
             return slice(0, 0)
         return slice(int(self.shell_starts[start]), int(self.shell_starts[stop - 1] + self.shell_sizes[stop - 1]))
 
     def blocks(self, max_rows: int) -> Iterator[tuple[int, int]]:
-        """State ranges of at most ``max_rows`` candidate rows, or of one state."""
+        """Step ranges of at most ``max_rows`` candidate rows, or of one step."""
         count = max(max_rows // max(self.width, 1), 1)
         for start in range(0, len(self), count):
             yield start, min(start + count, len(self))
@@ -101,7 +127,7 @@ class StateIndex:
 def build_view(
     index: StateIndex, candidates: Columns, start: int, stop: int, discount_gamma: float
 ) -> dict[str, NDArray[Any]]:
-    """States ``start`` to ``stop`` of the view; ``candidates`` holds exactly their rows."""
+    """The states among steps ``start`` to ``stop``; ``candidates`` holds exactly the rows of these steps."""
     sizes = index.shell_sizes[start:stop]
     first_row = int(index.shell_starts[start]) if stop > start else 0
     states = np.arange(stop - start)
@@ -138,10 +164,13 @@ def build_view(
         "td_terminal_mask": next_step == ABSENT,
         "td_discount": np.where(next_step == ABSENT, 0.0, discount_gamma).astype(np.float32),
     }
-    return {name: view[name] for name in Q_H.names}
+    kept = np.diff(index.first_state[start : stop + 1]) > 0
+    return {name: view[name] if kept.all() else view[name][kept] for name in Q_H.names}
 
 
-def naive_view(steps: Columns, candidates: Columns, rollouts: Columns, discount_gamma: float) -> dict[str, list[Any]]:
+def naive_view(
+    steps: Columns, candidates: Columns, rollouts: Columns, discount_gamma: float, dead_ends: bool
+) -> dict[str, list[Any]]:
     """The view that ``build_view`` makes, state by state and row by row, in plain Python lists."""
     owner = {
         int(row): (int(source), int(target))
@@ -152,11 +181,14 @@ def naive_view(steps: Columns, candidates: Columns, rollouts: Columns, discount_
         rows_of[int(step)].append(row)
     at_depth = {
         (int(rollout), int(depth)): int(step)
-        for step, rollout, depth in zip(*(steps[name] for name in STEP_COLUMNS[:3]), strict=True)
+        for step, rollout, depth, chosen in zip(*(steps[name] for name in STEP_COLUMNS[:4]), strict=True)
+        if dead_ends or chosen != ABSENT
     }
     width = max((len(rows) for rows in rows_of.values()), default=0)
     view: dict[str, list[Any]] = {name: [] for name in Q_H.names}
     for state, step in enumerate(steps["step_row_id"]):
+        if not dead_ends and steps["selected_candidate_row_id"][state] == ABSENT:
+            continue
         rows = rows_of[int(step)]
         for name, column in VIEW_OF.items():
             cells = [candidates[column][row] for row in rows]

@@ -278,12 +278,12 @@ class RolloutZarrStoreWriter:
         return TableSink(self.store_dir, table, sizes, rows, chunks_per_file, self._workers, self._on_step)
 
     def _write_view(self, written: WrittenArrays) -> None:
-        index = StateIndex.build(
-            written.columns(schema.STEPS, STEP_COLUMNS), written.columns(schema.ROLLOUTS, ROLLOUT_COLUMNS)
-        )
+        steps = written.columns(schema.STEPS, STEP_COLUMNS)
+        rollouts = written.columns(schema.ROLLOUTS, ROLLOUT_COLUMNS)
+        index = StateIndex.build(steps, rollouts, self.config.dead_ends_in_training_view)
         sinks = self._view_sinks(index.width)
         for first, stop in index.blocks(_VIEW_BLOCK_ROWS):
-            start = max(first, sinks[0].rows)
+            start = max(first, index.step_after(sinks[0].rows))
             if start >= stop:
                 continue  # an extended store already has these states
             candidates = written.columns(schema.CANDIDATES, CANDIDATE_COLUMNS, index.rows(start, stop))

@@ -160,7 +160,7 @@ def test_metrics_have_the_agreed_names_and_right_values(generator, roots):
     assert metrics["total_reward/mean"] == pytest.approx(np.mean(rewards))
     assert metrics["total_reward/stddev"] == pytest.approx(np.std(rewards, ddof=1))
     assert metrics["random_valid/total_reward/max"] == max(rewards)
-    assert metrics["total_steps"] == sum(len(c.steps) for c in group.completions)
+    assert metrics["total_steps"] == sum(c.num_steps for c in group.completions)
     assert metrics["steps_per_rollout/p99"] <= 2
     assert sum(metrics["per_worker_view_counts"].values()) == sum(c.views_scored for c in group.completions)
     fanouts = [step.valid_fanout for c in group.completions for step in c.steps]

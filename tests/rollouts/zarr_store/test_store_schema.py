@@ -96,7 +96,8 @@ def test_a_store_has_every_array_and_attribute(good_store: Path) -> None:
         q_h_reward_metric q_h_return_semantics q_h_horizon q_h_chunk_states q_h_state_count q_h_max_candidates
         candidate_diagnostics_enabled candidate_diagnostics_role candidate_diagnostics_unavailable_float
         candidate_diagnostics_unavailable_bool target_eval_crops_enabled target_eval_crops_role
-        target_eval_crops_coordinate_frame target_eval_crops_max_points target_eval_crops_num_rows"""
+        target_eval_crops_coordinate_frame target_eval_crops_max_points target_eval_crops_num_rows
+        dead_ends_in_training_view"""
     expected = {*words.split(), *(f"selected_depth_{name}" for name in depth.split())}
     expected |= {f"num_{name}" for name in rows.split()}
     assert set(document["attributes"]) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,20 +20,77 @@ from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, Q_H, ROLLOUTS,
 from rollout_assets.rollouts.zarr_store.training_view import naive_view
 from tests.rollouts.zarr_store.store_under_test import CONFIG, RECORDS
 
+WITH_DEAD_ENDS = CONFIG.model_copy(update={"dead_ends_in_training_view": True})
 
+
+@pytest.fixture(scope="module")
+def store_with_dead_ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("dead_ends") / "rollouts.zarr"
+    write_rollout_zarr_store(path, RECORDS, WITH_DEAD_ENDS)
+    return path
+
+
+@pytest.mark.parametrize("dead_ends", [False, True])
 @pytest.mark.parametrize("uniform", [False, True])
-def test_the_view_equals_its_naive_twin(uniform: bool, tmp_path: Path) -> None:
+def test_the_view_equals_its_naive_twin(uniform: bool, dead_ends: bool, tmp_path: Path) -> None:
     records = replace(RECORDS, shell=(6, 6)) if uniform else RECORDS
-    write_rollout_zarr_store(tmp_path / "store", records, CONFIG)
+    write_rollout_zarr_store(tmp_path / "store", records, WITH_DEAD_ENDS if dead_ends else CONFIG)
     reader = RolloutZarrStoreReader(tmp_path / "store")
-    expected = naive_view(reader.columns(STEPS), reader.columns(CANDIDATES), reader.columns(ROLLOUTS), 0.9)
-    for name, values in reader.q_h_view().items():
-        column = Q_H[name]
-        np.testing.assert_array_equal(values, np.array(expected[name], column.numpy_dtype), err_msg=name, strict=True)
+    tables = (reader.columns(STEPS), reader.columns(CANDIDATES), reader.columns(ROLLOUTS))
+    expected = naive_view(*tables, 0.9, dead_ends)
+    for view in (reader.q_h_view(), reader.q_h_view(discount_gamma=0.9)):
+        for name, values in view.items():
+            wanted = np.array(expected[name], Q_H[name].numpy_dtype)
+            np.testing.assert_array_equal(values, wanted, err_msg=name, strict=True)
+    assert reader.validate(deep=True).errors == []
 
 
-def test_a_dead_end_is_a_terminal_state_that_its_predecessor_points_to(good_store: Path) -> None:
+def test_dead_ends_are_steps_but_no_states_by_default(good_store: Path, store_with_dead_ends: Path) -> None:
     reader = RolloutZarrStoreReader(good_store)
+    steps, view = reader.columns(STEPS), reader.q_h_view()
+    taken = np.flatnonzero(steps["selected_candidate_row_id"] >= 0)
+    assert len(taken) < len(steps["step_row_id"])
+    np.testing.assert_array_equal(view["state_step_row_id"], taken)
+    assert (view["selected_candidate_index"] >= 0).all()
+    labelled = view["q_train_mask"].any(axis=1)
+    assert np.isfinite(view["td_reward"][labelled]).all()
+    follower = view["td_next_step_row_id"]
+    assert np.isin(follower[follower >= 0], taken).all(), "every next step is a state"
+    before_dead = np.isin(
+        taken + 1, np.flatnonzero((steps["selected_candidate_row_id"] < 0) & (steps["step_index"] > 0))
+    )
+    assert before_dead.any() and view["td_terminal_mask"][before_dead].all()
+    assert (view["td_discount"][before_dead] == 0).all()
+    for table in (STEPS, CANDIDATES):
+        other = RolloutZarrStoreReader(store_with_dead_ends).columns(table)
+        for name, values in reader.columns(table).items():
+            np.testing.assert_array_equal(values, other[name], err_msg="the facts are the same under both settings")
+
+
+def test_a_store_that_does_not_say_has_dead_ends_in_its_view(store_with_dead_ends: Path, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(store_with_dead_ends, path)
+    manifest, root = (json.loads((path / name).read_bytes()) for name in ("manifest.json", "zarr.json"))
+    del manifest["root_attrs"]["dead_ends_in_training_view"], root["attributes"]["dead_ends_in_training_view"]
+    written = json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=True).encode()
+    root["attributes"]["manifest_sha256"] = hashlib.sha256(written).hexdigest()
+    (path / "manifest.json").write_bytes(written)
+    (path / "zarr.json").write_text(json.dumps(root))
+    assert RolloutZarrStoreReader(path).validate(deep=True).errors == []
+
+
+def test_a_wrong_setting_is_found(store_with_dead_ends: Path, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(store_with_dead_ends, path)
+    root = json.loads((path / "zarr.json").read_bytes())
+    root["attributes"]["dead_ends_in_training_view"] = False
+    (path / "zarr.json").write_text(json.dumps(root))
+    counts = RolloutZarrStoreReader(path).validate().counts()
+    assert counts["states_cover_steps"] == 1 and counts["view_matches_tables"] > 0
+
+
+def test_a_kept_dead_end_is_a_terminal_state_that_its_predecessor_points_to(store_with_dead_ends: Path) -> None:
+    reader = RolloutZarrStoreReader(store_with_dead_ends)
     steps, view = reader.columns(STEPS), reader.q_h_view()
     dead = np.flatnonzero(steps["selected_candidate_row_id"] < 0)
     assert len(dead) > 3
@@ -180,8 +238,11 @@ def aria_nbv_objections(path: Path) -> list[str]:
     return wrong
 
 
-def test_aria_nbv_has_nothing_to_object_to(good_store: Path, tmp_path: Path) -> None:
-    assert aria_nbv_objections(good_store) == []
-    config = CONFIG.model_copy(update={"target_protocol_version": "v0_gt_input"})
+def test_aria_nbv_has_nothing_to_object_to(store_with_dead_ends: Path, tmp_path: Path) -> None:
+    """Its validator has every step as a state, so a store for it keeps dead ends in the view, or has none."""
+    assert aria_nbv_objections(store_with_dead_ends) == []
+    write_rollout_zarr_store(tmp_path / "alive", replace(RECORDS, dead_ends=False), CONFIG)
+    assert aria_nbv_objections(tmp_path / "alive") == []
+    config = WITH_DEAD_ENDS.model_copy(update={"target_protocol_version": "v0_gt_input"})
     write_rollout_zarr_store(tmp_path / "v0", replace(RECORDS, sources=2, protocol="v0_gt_input"), config)
     assert aria_nbv_objections(tmp_path / "v0") == []

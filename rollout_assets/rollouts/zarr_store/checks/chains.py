@@ -20,7 +20,7 @@ from rollout_assets.rollouts.zarr_store.label_rules import (
     labels_apart,
     running_sums,
 )
-from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, CUMULATIVE_OF, ROLLOUTS, STEPS
+from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, CUMULATIVE_OF, Q_H, ROLLOUTS, STEPS
 
 _GATHERED = (
     *CUMULATIVE_OF.values(),
@@ -98,6 +98,13 @@ def shells_cover_candidates(store: StoreUnderCheck) -> Findings:
         yield problem(STEPS.path("num_candidates"), f"must add up to the {rows} candidate rows", total)
 
 
+def states_cover_steps(store: StoreUnderCheck) -> Findings:
+    """The training view has one state for each step, or for each step that took a view where dead ends are kept out."""
+    expected, states = store.states.state_count, store.rows(Q_H)
+    if states != expected:
+        yield problem(Q_H.path("state_step_row_id"), f"must have one row for each of the {expected} states", states)
+
+
 def sums_add_up(store: StoreUnderCheck, labels: SelectedLabels) -> Findings:
     """Cumulative columns are running sums of the selected labels; a rollout's final value is its last step's."""
     index = store.column(STEPS, "step_index")
@@ -141,7 +148,11 @@ def gains_telescope(store: StoreUnderCheck, labels: SelectedLabels) -> Findings:
         yield from bad_rows(STEPS.path(f"cumulative_{what}_root_gain"), wrong, text, summed)
 
 
-STEP_CHECKS: tuple[Callable[[StoreUnderCheck], Findings], ...] = (steps_in_order, shells_cover_candidates)
+STEP_CHECKS: tuple[Callable[[StoreUnderCheck], Findings], ...] = (
+    steps_in_order,
+    shells_cover_candidates,
+    states_cover_steps,
+)
 """Checks of the steps table alone."""
 
 CHAIN_CHECKS: tuple[Callable[[StoreUnderCheck, SelectedLabels], Findings], ...] = (sums_add_up, gains_telescope)

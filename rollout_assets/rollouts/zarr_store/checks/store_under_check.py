@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.errors import StoreDamaged
+from rollout_assets.rollouts.zarr_store.attributes import dead_ends_in_view
 from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
@@ -156,6 +157,7 @@ class StoreUnderCheck:
         return StateIndex.build(
             {name: self.column(STEPS, name) for name in STEP_COLUMNS},
             {name: self.column(ROLLOUTS, name) for name in ROLLOUT_COLUMNS},
+            dead_ends_in_view(self.attributes),
         )
 
     def blocks(self) -> Iterator[Block]:
@@ -166,7 +168,7 @@ class StoreUnderCheck:
 
 @dataclass(eq=False)
 class Block:
-    """Consecutive states with all rows that belong to them; columns are read when first asked for."""
+    """Consecutive steps with all rows that belong to them; columns are read when first asked for."""
 
     store: StoreUnderCheck
     start: int
@@ -180,16 +182,16 @@ class Block:
 
     @cached_property
     def state_of_row(self) -> NDArray[np.int64]:
-        """(n,): which state, counted from ``start``, each row belongs to."""
+        """(n,): which step, counted from ``start``, each row belongs to."""
         return np.repeat(np.arange(self.stop - self.start), self.store.states.shell_sizes[self.start : self.stop])
 
     @cached_property
     def shell_starts(self) -> NDArray[np.int64]:
-        """(states,): first row of each state, counted from the block's first row."""
+        """(steps,): first row of each step, counted from the block's first row."""
         return self.store.states.shell_starts[self.start : self.stop] - self.rows.start
 
     def step(self, name: str) -> NDArray[Any]:
-        """A step column, one value a state."""
+        """A step column, one value a step."""
         return self.store.column(STEPS, name)[self.start : self.stop]
 
     def candidate(self, name: str) -> NDArray[Any]:
@@ -202,7 +204,8 @@ class Block:
 
     def view(self, name: str) -> NDArray[Any]:
         """A column of the stored training view."""
-        return self._load(Q_H, name, self.start, self.stop)
+        states = self.store.states.states(self.start, self.stop)
+        return self._load(Q_H, name, states.start, states.stop)
 
     def bad_steps(self, name: str, wrong: NDArray[np.bool_], expectation: str) -> Findings:
         """One finding, with the first value, for all steps where ``wrong`` is true."""

@@ -14,6 +14,7 @@ from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.rollouts.zarr_store import schema
 from rollout_assets.rollouts.zarr_store.attributes import (
+    DEAD_ENDS_IN_VIEW,
     RolloutZarrStoreConfig,
     SmallTables,
     group_attributes,
@@ -166,6 +167,8 @@ def attributes_as_derived(store: StoreUnderCheck) -> Findings:
     horizons = store.column(schema.ROLLOUTS, "horizon")
     horizon = int(horizons.max()) if len(horizons) else 1
     derived = root_attributes(config, _small_tables(store), counts, horizon, str(attributes.get("created_at_utc")))
+    if DEAD_ENDS_IN_VIEW not in attributes:
+        del derived[DEAD_ENDS_IN_VIEW]  # stores of other writers do not say
     expected = derived | {"manifest_sha256": hashlib.sha256(store.manifest_bytes).hexdigest()}
     yield from _compare("attribute", attributes, expected)
     for group in schema.GROUPS:
@@ -306,6 +309,7 @@ def _config(attributes: dict[str, Any]) -> RolloutZarrStoreConfig:
             **named("", "discount_gamma", "return_semantics", "target_protocol_version", "reason_code_version"),
             **named("", "field_retention_policy"),
             "chunk_states": attributes["q_h_chunk_states"],
+            DEAD_ENDS_IN_VIEW: attributes.get(DEAD_ENDS_IN_VIEW, True),
             "selected_depth": named("selected_depth_", "enabled", "width_px", "height_px", "chunk_steps"),
             **{f"depth_{name}": value for name, value in rendered.items()},
             "target_eval_max_points": attributes["target_eval_crops_max_points"],

@@ -1,0 +1,47 @@
+"""Reach: the least turn that looks at a point after a step, against geometry worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollout_assets.config import CandidateConfig, CandidateRules, TargetConfig
+from rollout_assets.randomness import rng_for
+from rollout_assets.targets.reach import least_turn_deg, within_turn
+from rollout_assets.targets.selection import all_eligible, describe_targets, explicit_targets, select_targets
+from tests.targets.handmade_samples import REFERENCE, Box, actor, points_in
+
+
+def around(bearing_deg: float, distance_m: float) -> np.ndarray:
+    angle = np.radians(bearing_deg)
+    return np.array([[distance_m * np.cos(angle), distance_m * np.sin(angle), 0.3]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("bearing_deg", "distance_m", "turn_deg"),
+    [(0, 3, 0), (90, 2, 60), (-90, 2, 60), (180, 2, 150), (20, 2, 0), (170, 0.9, 0), (120, 100, 119.427)],
+)
+def test_the_least_turn_is_the_bearing_less_what_a_step_sideways_gains(bearing_deg, distance_m, turn_deg):
+    assert least_turn_deg(REFERENCE, around(bearing_deg, distance_m), 1.0)[0] == pytest.approx(turn_deg, abs=1e-2)
+
+
+def test_a_step_is_limited_by_the_rule_and_by_the_candidate_radius():
+    point = around(90, 2)
+    rules = CandidateRules(max_yaw_deg=65, max_step_m=1.0)
+    assert within_turn(REFERENCE, point, CandidateConfig(rules=rules)).all()
+    assert not within_turn(REFERENCE, point, CandidateConfig(radius_max_m=0.5, rules=rules)).any()
+    assert not within_turn(REFERENCE, np.full((1, 3), np.nan, np.float32), CandidateConfig(rules=rules)).any()
+
+
+@pytest.mark.parametrize("policy", ["greedy_top_k", "temperature_softmax_top_k"])
+def test_what_is_passed_over_is_never_selected_but_may_be_named(policy):
+    config = TargetConfig(policy=policy, top_k=9)
+    boxes = [Box(center=(2.0 + 2 * i, 0.0, 1.0)) for i in range(3)]
+    points = np.concatenate([points_in(box.center, n) for box, n in zip(boxes, (10, 500, 20), strict=True)])
+    table = describe_targets(actor(boxes, points), config)
+    assert table.eligible.all() and table.passed_over == ("", "SCORE_ZERO", "")
+    table = table.passing_over(np.array([False, True, True]), "OUT_OF_REACH")
+    assert table.passed_over_counts() == {"SCORE_ZERO": 1, "OUT_OF_REACH": 1}
+    for chosen in (select_targets(table, config, rng_for(1)), all_eligible(table)):
+        assert [target.target_id for target in chosen] == [table.target_id[0]]
+    assert explicit_targets(table, table.target_id)[1].score == 0
