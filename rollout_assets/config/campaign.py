@@ -16,6 +16,7 @@ from rollout_assets.config.sections import (
     DEFAULT_RECIPES,
     CandidateConfig,
     OracleConfig,
+    QualityConfig,
     RolloutRecipeConfig,
     SelectedDepthRetentionConfig,
     ShardConfig,
@@ -38,6 +39,7 @@ class CampaignConfig(ConfigSection):
     selected_depth: SelectedDepthRetentionConfig = SelectedDepthRetentionConfig()
     store: StoreConfig = StoreConfig()
     shards: ShardConfig = ShardConfig()
+    quality: QualityConfig = QualityConfig()
 
     @field_validator("recipes")
     @classmethod

@@ -230,3 +230,10 @@ class ShardConfig(ConfigSection):
 
     rows_per_shard: Count = unhashed(4)
     output_dir: Path = unhashed(Path("campaign"), description="Plan, shards and the promoted store live here.")
+
+
+class QualityConfig(ConfigSection):
+    """How closely a finished store is examined. Never changes a stored byte, so it is not part of any hash."""
+
+    second_opinions_per_split: Count = unhashed(16, description="Labels of each split that are measured a second time.")
+    noise_m: Positive = unhashed(1e-7, description="Noise on a view's points under which a label must hold still.")
