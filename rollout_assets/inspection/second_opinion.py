@@ -253,7 +253,10 @@ class _Naive:
     def _labels(self, stored: StoredRollout, poses: list[Float32], doubt: _Doubt) -> dict[str, float]:
         """Labels of the last view, by their stored names."""
         sample = self.sample(stored.lineage.source_sample_key or "")
-        root, before, after = (self._error(stored, sample, views, doubt) for views in ([], poses[:-1], poses))
+        at_root = _Doubt(side=doubt.side)  # its points are stored: there is no view to be noisy
+        root = self._error(stored, sample, [], at_root)
+        before = self._error(stored, sample, poses[:-1], doubt if len(poses) > 1 else at_root)
+        after = self._error(stored, sample, poses, doubt)
         labels = asdict(naive.NaiveLabels.of(before, after, root))
         return {label: float(labels[name]) for label, (name, _) in COMPARED.items()}
 

@@ -126,21 +126,27 @@ def distances_sq(points: Float64, triangles: Float64, edges_only: NDArray[np.boo
     return np.where(over, height_sq, best)
 
 
-def nearest_sq(points: Float64, triangles: Float64, edges_only: NDArray[np.bool_]) -> tuple[Float64, Float64]:
+def nearest_sq(
+    points: Float64, triangles: Float64, edges_only: NDArray[np.bool_], both_ways: bool
+) -> tuple[Float64, Float64]:
     """Squared distance of each point to the nearest triangle (n,), and of each triangle to the nearest point (m,).
 
-    A pair is measured unless the ball around the triangle says that another pair is nearer for both of its sides.
+    A pair is measured unless the balls around the triangles say that another pair is nearer. The distances of the
+    triangles hold only if asked for by ``both_ways``.
     """
     centre = triangles.mean(axis=1)
     radius = np.linalg.norm(triangles - centre[:, None], axis=2).max(axis=1)
     away = np.sqrt(_between_sq(points, centre))
     least, most = away - radius - 1e-9, away + radius
-    row, column = np.nonzero((least <= most.min(axis=1, keepdims=True)) | (least <= most.min(axis=0, initial=np.inf)))
+    wanted = least <= most.min(axis=1, keepdims=True)
+    if both_ways:
+        wanted |= least <= most.min(axis=0)
+    row, column = np.nonzero(wanted)
     block = np.full(away.shape, np.inf)
     for start in range(0, len(row), _PAIRS):
         i, j = row[start : start + _PAIRS], column[start : start + _PAIRS]
         block[i, j] = distances_sq(points[i], triangles[j], edges_only[j])
-    return block.min(axis=1, initial=np.inf), block.min(axis=0, initial=np.inf)
+    return block.min(axis=1), block.min(axis=0)
 
 
 def _between_sq(a: Float64, b: Float64) -> Float64:
@@ -172,7 +178,7 @@ class NaiveCrop:
         rows = max(_PAIRS // max(len(self.triangles), len(self.pieces)), 1)
         for start in range(0, len(cloud), rows):
             some = cloud[start : start + rows]
-            to_surface[start : start + rows], least = nearest_sq(some, self.triangles, self.edges_only)
+            to_surface[start : start + rows], least = nearest_sq(some, self.triangles, self.edges_only, whole)
             to_points = np.minimum(to_points, least if whole else _between_sq(some, self.pieces[:, 0]).min(axis=0))
         return float(to_surface.mean() + (self.weights * to_points).sum() / self.weights.sum())
 
@@ -221,7 +227,7 @@ def _clipped(triangle: Float64, half: Float64) -> list[list[Float64]]:
 
 
 def _samples(triangles: Float64, half: Float64, pitch_m: float) -> tuple[Float64, Float64, NDArray[np.int64]]:
-    """Where lines along the lattice's directions meet triangles inside |x| < half: points, areas and triangle numbers."""
+    """Where lines along the lattice's directions meet triangles inside |x| < half: points, areas, triangle rows."""
     normals = np.cross(triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0])
     found = []
     for axis in range(3):
