@@ -15,7 +15,7 @@ from rollout_assets.campaigns.plan import shard_id_of
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.run import run_campaign
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
-from rollout_assets.defs.checks.store import SECOND_OPINIONS
+from rollout_assets.defs.checks.store import SECONDS_PER_SPLIT
 from rollout_assets.defs.headless import HeadlessRunner, materialize_campaign
 from rollout_assets.defs.keys import OBSERVE, PLAN, SHARD
 from rollout_assets.errors import CampaignError
@@ -120,7 +120,9 @@ def _run_plainly(config: CampaignConfig) -> None:
         validate_rollout_zarr_store(child, deep=True).raise_if_wrong()
         reader = RolloutZarrStoreReader(child)
         write_store_report(reader, config.shards.output_dir / f"{child.name}.html")
-        _succeed(second_opinion(reader, 1.0, version.number, config, limit=SECOND_OPINIONS).agrees)
+        count = config.quality.second_opinions_per_split
+        opinion = second_opinion(reader, 1.0, version.number, config, limit=count, budget_s=SECONDS_PER_SPLIT)
+        _succeed(opinion.agrees)
 
 
 def _copy_demo(folder: Path, source: Path) -> Path:

@@ -290,25 +290,36 @@ def replay(
 @app.command("second-opinion")
 def second_opinion(
     store: Store,
-    fraction: Annotated[float, typer.Option(help="Share of labelled candidates to score again.")] = 0.001,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many candidates.", min=1)] = 8,
+    fraction: Annotated[float, typer.Option(help="Share of labelled candidates to score again.")] = 1.0,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", help="At most this many; default: quality.second_opinions_per_split.", min=1),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
+    budget: Annotated[float | None, typer.Option(help="Begin no further candidate after so many seconds.")] = None,
     campaign: Campaign = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Score random candidates again with the naive oracle, seconds for each; exit code 2 when it disagrees."""
+    """Score random candidates again by other means than the oracle's, a second for each; exit code 2 when they differ.
+
+    Rays are Embree's where the extra `second-opinion` is installed, else brute force. `moved` is how far a label moves
+    under noise of `quality.noise_m` on the views' points.
+    """
     reader = open_store(store)
+    config = required_campaign(reader, campaign)
+    count = config.quality.second_opinions_per_split if limit is None else limit
     with progress_bars() as progress:
         opinion = rollouts.second_opinion(
-            reader, fraction, seed, required_campaign(reader, campaign), limit=limit, progress=progress
+            reader, fraction, seed, config, limit=count, budget_s=budget, progress=progress
         )
     if as_json or as_csv:
         show_frame("", opinion.labels, None, as_json, as_csv)
     else:
-        show_frame("second opinion", opinion.labels.drop("rollout_id"), None, False, False)
+        show_frame("agreement, and moves under noise", opinion.summary, None, False, False)
+        show_frame("rows with the largest gaps", opinion.worst.drop("rollout_id"), None, False, False)
         verdict = "[green]agrees[/]" if opinion.agrees else f"[red]disagrees on {opinion.findings.height} label(s)[/]"
-        say(f"{verdict}: {opinion.candidates:,} of {opinion.labelled:,} labelled candidates scored again")
+        say(f"{verdict}: {opinion.scope}")
     exit_unless(opinion.agrees)
 
 

@@ -16,6 +16,7 @@ from rollout_assets.config.sections import (
     DEFAULT_RECIPES,
     CandidateConfig,
     OracleConfig,
+    QualityConfig,
     RolloutRecipeConfig,
     RolloutSuspiciousQueryConfig,
     SelectedDepthRetentionConfig,
@@ -40,6 +41,7 @@ class CampaignConfig(ConfigSection):
     store: StoreConfig = StoreConfig()
     shards: ShardConfig = ShardConfig()
     suspicious: RolloutSuspiciousQueryConfig = unhashed(RolloutSuspiciousQueryConfig())
+    quality: QualityConfig = QualityConfig()
 
     @field_validator("recipes")
     @classmethod

@@ -291,3 +291,10 @@ class RolloutSuspiciousQueryConfig(ConfigSection):
         None, description="Depth images to look at, spread evenly; all by default."
     )
     errors: tuple[SuspiciousKind, ...] = Field((), description="Kinds whose findings are errors and fail checks.")
+
+
+class QualityConfig(ConfigSection):
+    """How closely a finished store is examined. Never changes a stored byte, so it is not part of any hash."""
+
+    second_opinions_per_split: Count = unhashed(16, description="Labels of each split that are measured a second time.")
+    noise_m: Positive = unhashed(1e-7, description="Noise on a view's points under which a label must hold still.")

@@ -1,32 +1,33 @@
-"""Random labels measured again by the naive oracle: brute force in double precision.
+"""Random labels measured again from the source and the stored poses, by code that shares nothing with the kernels.
 
-Everything comes from the source and the stored poses: the current points are rebuilt by fusing the root's points and
-every view that the chain selected before, the crop is the matched ground-truth box, and each error is measured from
-scratch.
+Rays come from another library or from brute force (``other_rays``); unprojection, fusion, crop and distances are those
+of ``oracle.naive``, in double precision. The current points are rebuilt by fusing the root's points and every view that
+the chain selected before.
 
-Depth is judged on its own, pixel by pixel, against brute-force ray casting; the labels are then measured on the
-rendered depth. Fusion is not continuous: a point that rounding moves across the face of a voxel changes which points
-are kept, so two oracles that agree on every depth to seven digits may still differ in a label's fifth. The one shortcut
-is exact: a triangle that lies outside the pyramid of a tile of pixels is not tried against its rays.
+Fusion is not continuous: a point that rounding moves across the border of a voxel changes which points are kept. Where
+a label is off by more than its tolerance, it is measured twice more with voxels and box moved by the size of single
+precision's rounding, to either side; what that moves is allowed too, and shown as ``rounding``.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ConfigError, ReplayRefused
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.cameras import PinholeCamera
-from rollout_assets.geometry.poses import Float32, Float64, inverse, transform
+from rollout_assets.geometry.poses import Float32, Float64
+from rollout_assets.geometry.voxels import VoxelGrid
+from rollout_assets.inspection.other_rays import Rays, library, rays_of
 from rollout_assets.inspection.provenance import refuse_other_campaign
 from rollout_assets.inspection.replay import source_of
 from rollout_assets.oracle import naive
@@ -63,19 +64,29 @@ COMPARED = {
 }
 """Stored label -> the naive oracle's name for it, and whether its tolerance is relative."""
 
-_TILE_PX = 6
+ROUNDING = 2.0**-22
+"""How far a point may be rounded, as a share of its largest coordinate: twice single precision's step."""
+
+WORST_ROWS = 5
+"""Rows that ``SecondOpinion.worst`` names."""
 
 
 @dataclass(frozen=True, eq=False)
 class SecondOpinion:
-    """One row per label of each re-scored candidate: stored, naive, gap, tolerance and ``agrees``.
+    """One row per label of each re-scored candidate: stored, naive, gap, tolerance, rounding, ``agrees`` and ``moved``.
 
-    ``depth_pixels`` is no stored label: it is the share of the view's pixels whose depth brute force confirms.
+    ``depth_pixels`` is no stored label: it is the share of the view's pixels whose depth the other rays confirm.
+    ``rounding`` is null where the gap is within the tolerance without it. ``moved`` is how far ``noise_m`` of noise on
+    the points of all views moves the naive label. ``asked`` candidates were drawn; ``candidates`` of them were judged.
     """
 
     labels: pl.DataFrame
     candidates: int
     labelled: int
+    asked: int
+    rays: str
+    noise_m: float
+    seconds: float
 
     @property
     def findings(self) -> pl.DataFrame:
@@ -87,6 +98,37 @@ class SecondOpinion:
         """Whether every label is confirmed."""
         return self.findings.is_empty()
 
+    @property
+    def summary(self) -> pl.DataFrame:
+        """One row per label: how its gaps and its moves under noise are distributed, and the shares confirmed."""
+        gap, moved = pl.col("gap"), pl.col("moved")
+        return self.labels.group_by("label", maintain_order=True).agg(
+            pl.len().alias("judged"),
+            gap.median().alias("gap_median"),
+            gap.quantile(0.9, "higher").alias("gap_p90"),
+            gap.max().alias("gap_max"),
+            (gap <= pl.col("tolerance")).mean().alias("within_tolerance"),
+            pl.col("agrees").mean().alias("agrees"),
+            moved.median().alias("moved_median"),
+            moved.max().alias("moved_max"),
+        )
+
+    @property
+    def worst(self) -> pl.DataFrame:
+        """The rows whose gap is largest beside its tolerance, disagreements first."""
+        excess = pl.col("gap") / pl.col("tolerance")
+        return self.labels.sort("agrees", excess, descending=[False, True]).head(WORST_ROWS)
+
+    @property
+    def scope(self) -> str:
+        """How many candidates were judged, by whose rays, how fast, and why not more."""
+        cut = f"; {self.asked:,} were asked for, but the time was up" if self.candidates < self.asked else ""
+        pace = self.seconds / max(self.candidates, 1)
+        return (
+            f"{self.candidates:,} of {self.labelled:,} labelled candidates scored again with rays by {self.rays}, "
+            f"{pace:.1f} s each{cut}"
+        )
+
 
 def second_opinion(
     reader: RolloutZarrStoreReader,
@@ -96,24 +138,32 @@ def second_opinion(
     *,
     source: VinOfflineStore | None = None,
     limit: int | None = None,
+    budget_s: float | None = None,
     progress: ProgressSink = SILENT,
 ) -> SecondOpinion:
     """Re-score a random ``fraction`` of the labelled candidates, at most ``limit``, with the naive oracle.
 
-    The same seed draws the same candidates. Slow on purpose: seconds a candidate. A campaign that did not make the
-    store is ``ReplayRefused``, and so is a store whose ground-truth box or mesh is not the source's any more.
+    The same seed draws the same candidates in the same order; once ``budget_s`` seconds are over no further one is
+    begun, and the result says so. A campaign that did not make the store is ``ReplayRefused``, and so is a store whose
+    ground-truth box or mesh is not the source's any more.
     """
     if not 0.0 < fraction <= 1.0:
         raise ConfigError(f"fraction must be > 0 and <= 1, got {fraction}")
     labelled = np.flatnonzero(reader.array(CANDIDATES.path("oracle_label_mask")))
     count = min(math.ceil(fraction * len(labelled)), len(labelled) if limit is None else limit)
-    chosen = np.sort(rng_for(seed, "second opinion").choice(labelled, size=count, replace=False))
+    chosen = rng_for(seed, "second opinion").choice(labelled, size=count, replace=False)
     expert = _Naive(reader, campaign, source or source_of(campaign))
     lines: list[dict[str, Any]] = []
-    for done, row in enumerate(chosen.tolist(), start=1):
+    judged, begun = 0, time.monotonic()
+    for row in chosen.tolist():
+        if budget_s is not None and judged and time.monotonic() - begun > budget_s:
+            break
         lines.extend(expert.judge(row))
-        progress(ProgressEvent("second opinion", done, count, unit="candidates"))
-    return SecondOpinion(pl.DataFrame(lines, schema=_COLUMNS), count, len(labelled))
+        judged += 1
+        progress(ProgressEvent("second opinion", judged, count, unit="candidates"))
+    labels = pl.DataFrame(lines, schema=_COLUMNS).sort("candidate_row_id", maintain_order=True)
+    seconds = time.monotonic() - begun
+    return SecondOpinion(labels, judged, len(labelled), count, library(), campaign.quality.noise_m, seconds)
 
 
 _COLUMNS = {
@@ -126,21 +176,37 @@ _COLUMNS = {
     "naive": pl.Float64,
     "gap": pl.Float64,
     "tolerance": pl.Float64,
+    "rounding": pl.Float64,
     "agrees": pl.Boolean,
+    "moved": pl.Float64,
 }
 
 
+@dataclass(frozen=True)
+class _Doubt:
+    """What a label is measured under: noise on the points of views, and voxels and box moved to one side."""
+
+    noise_m: float = 0.0
+    side: int = 0
+
+
+_PLAIN = _Doubt()
+_SIDES = (_Doubt(side=-1), _Doubt(side=1))
+
+
 class _Naive:
-    """The naive oracle over one store; remembers scenes, clouds and errors that several candidates share."""
+    """The naive oracle over one store; remembers scenes, depth, clouds and errors that several candidates share."""
 
     def __init__(self, reader: RolloutZarrStoreReader, campaign: CampaignConfig, source: VinOfflineStore) -> None:
         self.reader, self.campaign, self.source = reader, campaign, source
         self.oracle = campaign.oracle
         self.rollout = lru_cache(maxsize=8)(self._rollout)
         self.sample: Callable[[str], VinSample] = lru_cache(maxsize=4)(lambda key: source.sample(source.row(key)))
+        self._rays = lru_cache(maxsize=4)(self._rays_of)
         self._scenes = SceneLoader(source.meshes, campaign.oracle.device)
-        self._clouds: dict[tuple[str, bytes], Float32] = {}
-        self._errors: dict[tuple[str, str, bytes], float] = {}
+        self._depths: dict[tuple[str, bytes], Float64] = {}
+        self._clouds: dict[tuple[str, bytes, _Doubt], Float64] = {}
+        self._errors: dict[tuple[str, str, bytes, _Doubt], float] = {}
         self._crops: dict[tuple[str, str], naive.NaiveCrop] = {}
 
     def judge(self, candidate_row_id: int) -> Iterator[dict[str, Any]]:
@@ -152,48 +218,70 @@ class _Naive:
             step.shell.pose_world_camera[step.selection.selected_shell_index]
             for step in stored.chain.steps[:step_index]
         ]
-        pose = row["pose_world_cam"][0]
         about = {
             "candidate_row_id": candidate_row_id,
             "rollout_id": stored.lineage.rollout_id,
             "step_index": step_index,
             "shell_index": int(row["shell_index"][0]),
         }
-        yield about | _line("depth_pixels", 1.0, 1.0 - self._wrong_depth(stored, pose), GRAZING_FRACTION)
-        labels = self._labels(stored, earlier, pose)
-        for label, (name, relative) in COMPARED.items():
-            ours = float(getattr(labels, name))
-            tolerance = ERROR_TOLERANCE * max(abs(ours), 1e-12) if relative else GAIN_TOLERANCE
-            yield about | _line(label, float(row[label][0]), ours, tolerance)
+        pose = row["pose_world_cam"][0]
+        confirmed = 1.0 - self._wrong_depth(stored, pose)
+        yield about | _line("depth_pixels", 1.0, confirmed, GRAZING_FRACTION, None, None)
+        values = {label: float(row[label][0]) for label in COMPARED}
+        yield from (about | line for line in self._compared(stored, [*earlier, pose], values))
 
-    def _labels(self, stored: StoredRollout, earlier: list[Float32], pose: Float32) -> naive.NaiveLabels:
+    def _compared(self, stored: StoredRollout, poses: list[Float32], values: dict[str, float]) -> list[dict[str, Any]]:
+        ours, noisy = (self._labels(stored, poses, doubt) for doubt in (_PLAIN, _Doubt(self.campaign.quality.noise_m)))
+        tolerances = {
+            label: ERROR_TOLERANCE * max(abs(ours[label]), 1e-12) if relative else GAIN_TOLERANCE
+            for label, (_, relative) in COMPARED.items()
+        }
+        within = all(abs(values[label] - ours[label]) <= tolerances[label] for label in COMPARED)
+        sides = [] if within else [self._labels(stored, poses, doubt) for doubt in _SIDES]
+        return [
+            _line(
+                label,
+                values[label],
+                ours[label],
+                tolerances[label],
+                sum(abs(side[label] - ours[label]) for side in sides) if sides else None,
+                abs(noisy[label] - ours[label]),
+            )
+            for label in COMPARED
+        ]
+
+    def _labels(self, stored: StoredRollout, poses: list[Float32], doubt: _Doubt) -> dict[str, float]:
+        """Labels of the last view, by their stored names."""
         sample = self.sample(stored.lineage.source_sample_key or "")
-        current = self._cloud(sample, earlier)
-        joined = naive.fuse(current, self._seen(sample, pose), fusion_grid(self.oracle))
-        root = self._error(stored, sample, [], self._cloud(sample, []))
-        before = self._error(stored, sample, earlier, current)
-        after = self._error(stored, sample, [*earlier, pose], joined)
-        return naive.NaiveLabels.of(before, after, root)
+        at_root = _Doubt(side=doubt.side)  # its points are stored: there is no view to be noisy
+        root = self._error(stored, sample, [], at_root)
+        before = self._error(stored, sample, poses[:-1], doubt if len(poses) > 1 else at_root)
+        after = self._error(stored, sample, poses, doubt)
+        labels = asdict(naive.NaiveLabels.of(before, after, root))
+        return {label: float(labels[name]) for label, (name, _) in COMPARED.items()}
 
-    def _cloud(self, sample: VinSample, earlier: list[Float32]) -> Float32:
-        """P_t: the root's points and those of every earlier view, each voxel's first point only."""
-        key = (sample.actor.identity.sample_key, b"".join(pose.tobytes() for pose in earlier))
+    def _cloud(self, sample: VinSample, views: list[Float32], doubt: _Doubt) -> Float64:
+        """The root's points and those of every view, each voxel's first point only."""
+        key = (sample.actor.identity.sample_key, _bytes(views), doubt)
         if key not in self._clouds:
-            grid = fusion_grid(self.oracle)
-            if earlier:
-                cloud = naive.fuse(self._cloud(sample, earlier[:-1]), self._seen(sample, earlier[-1]), grid)
+            if views:
+                current, new = self._cloud(sample, views[:-1], doubt), self._seen(sample, views[-1], doubt)
             else:
-                cloud = naive.fuse(np.zeros((0, 3), np.float32), sample.actor.points_world, grid)
-            self._clouds[key] = cloud
+                current, new = np.zeros((0, 3)), np.asarray(sample.actor.points_world, np.float64)
+            self._clouds[key] = naive.fuse(current, new, self._grid(new, doubt))
         return self._clouds[key]
 
-    def _error(self, stored: StoredRollout, sample: VinSample, earlier: list[Float32], cloud: Float32) -> float:
-        views = b"".join(pose.tobytes() for pose in earlier)
-        key = (sample.actor.identity.sample_key, stored.lineage.target_id or "", views)
+    def _grid(self, points: Float64, doubt: _Doubt) -> VoxelGrid:
+        grid = fusion_grid(self.oracle)
+        return VoxelGrid(grid.size_m, grid.origin_m + doubt.side * _rounding_m(points))
+
+    def _error(self, stored: StoredRollout, sample: VinSample, views: list[Float32], doubt: _Doubt) -> float:
+        key = (sample.actor.identity.sample_key, stored.lineage.target_id or "", _bytes(views), doubt)
         if key not in self._errors:
-            box = self._box(stored, sample)
+            box, cloud = self._box(stored, sample), self._cloud(sample, views, doubt)
             surface = self._crop(key[:2], sample.actor.identity.scene_id, box)
-            self._errors[key] = surface.error(cloud[box.contains(cloud, self.oracle.crop_margin_m)[0]])
+            margin_m = self.oracle.crop_margin_m + doubt.side * _rounding_m(cloud)
+            self._errors[key] = surface.error(cloud[naive.inside(cloud, box, margin_m)])
         return self._errors[key]
 
     def _crop(self, key: tuple[str, str], scene_id: str, box: OrientedBoxes) -> naive.NaiveCrop:
@@ -202,16 +290,27 @@ class _Naive:
             self._crops[key] = naive.crop(mesh.vertices, mesh.faces, box, self.oracle)
         return self._crops[key]
 
-    def _seen(self, sample: VinSample, pose: Float32) -> Float32:
-        return naive.back_project(self._rendered(sample, pose), pose, self._camera(sample), self.oracle.pixel_stride)
+    def _seen(self, sample: VinSample, pose: Float32, doubt: _Doubt) -> Float64:
+        camera = self._camera(sample)
+        points = naive.unprojected(self._depth(sample, pose), pose, camera, self.oracle.pixel_stride)
+        rng = rng_for(self.campaign.seed, "noise on points", pose.tobytes().hex())
+        return points + rng.uniform(-doubt.noise_m, doubt.noise_m, points.shape)
+
+    def _depth(self, sample: VinSample, pose: Float32) -> Float64:
+        key = (sample.actor.identity.sample_key, pose.tobytes())
+        if key not in self._depths:
+            rays, limits = self._rays(sample.actor.identity.scene_id), (self.oracle.znear_m, self.oracle.zfar_m)
+            self._depths[key] = rays.depth(pose, self._camera(sample), *limits)
+        return self._depths[key]
+
+    def _rays_of(self, scene_id: str) -> Rays:
+        mesh = self.source.meshes.load(scene_id)
+        return rays_of(mesh.vertices, mesh.faces)
 
     def _wrong_depth(self, stored: StoredRollout, pose: Float32) -> float:
-        """Share of pixels where rendered and brute-force depth disagree."""
+        """Share of pixels where the renderer's depth and the other rays' disagree."""
         sample = self.sample(stored.lineage.source_sample_key or "")
-        mesh = self.source.meshes.load(sample.actor.identity.scene_id)
-        limits = self.oracle.znear_m, self.oracle.zfar_m
-        slow = tiled_depth(mesh.vertices, mesh.faces, pose, self._camera(sample), *limits)
-        fast = self._rendered(sample, pose)
+        fast, slow = self._rendered(sample, pose), self._depth(sample, pose)
         return float((np.abs(fast - slow) > DEPTH_TOLERANCE * np.maximum(slow, ERROR_FLOOR_M2)).mean())
 
     def _rendered(self, sample: VinSample, pose: Float32) -> Float32:
@@ -240,40 +339,17 @@ class _Naive:
         return stored
 
 
-def _line(label: str, stored: float, ours: float, tolerance: float) -> dict[str, Any]:
+def _line(
+    label: str, stored: float, ours: float, tolerance: float, rounding: float | None, moved: float | None
+) -> dict[str, Any]:
     gap = abs(stored - ours)
-    values = {"stored": stored, "naive": ours, "gap": gap, "tolerance": tolerance}
-    return {"label": label, **values, "agrees": gap <= tolerance}
+    values = {"stored": stored, "naive": ours, "gap": gap, "tolerance": tolerance, "rounding": rounding}
+    return {"label": label, **values, "agrees": gap <= tolerance + (rounding or 0.0), "moved": moved}
 
 
-def tiled_depth(
-    vertices: Float32,
-    faces: NDArray[np.int32],
-    pose_world_camera: Float32,
-    camera: PinholeCamera,
-    znear_m: float,
-    zfar_m: float,
-) -> Float64:
-    """``naive.depth``, tile by tile, each with the faces that reach into its pyramid: the same image, much sooner.
+def _bytes(poses: list[Float32]) -> bytes:
+    return b"".join(pose.tobytes() for pose in poses)
 
-    A face is left out only when all its corners lie beyond one side plane of the tile, or behind the camera.
-    """
-    corners = transform(inverse(pose_world_camera), vertices).astype(np.float64)[faces]
-    x, y, z = corners[..., 0], corners[..., 1], corners[..., 2]
-    slack = 1e-4
-    ahead = (z > -slack).any(axis=1)
-    image = np.zeros((camera.height_px, camera.width_px))
-    for top in range(0, camera.height_px, _TILE_PX):
-        bottom = min(top + _TILE_PX, camera.height_px)
-        above, below = (camera.cy_px - top) / camera.fy_px, (camera.cy_px - bottom) / camera.fy_px
-        band = ahead & (y - above * z < slack).any(axis=1) & (y - below * z > -slack).any(axis=1)
-        for left in range(0, camera.width_px, _TILE_PX):
-            right = min(left + _TILE_PX, camera.width_px)
-            near, far = (camera.cx_px - left) / camera.fx_px, (camera.cx_px - right) / camera.fx_px
-            inside = band & (x - near * z < slack).any(axis=1) & (x - far * z > -slack).any(axis=1)
-            if inside.any():
-                principal = {"cx_px": camera.cx_px - left, "cy_px": camera.cy_px - top}
-                tile = replace(camera, height_px=bottom - top, width_px=right - left, **principal)
-                seen = naive.depth(vertices, faces[inside], pose_world_camera, tile, znear_m, zfar_m)
-                image[top:bottom, left:right] = seen
-    return image
+
+def _rounding_m(points: Float64) -> float:
+    return ROUNDING * float(np.abs(points).max(initial=0.0))

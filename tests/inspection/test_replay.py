@@ -11,7 +11,7 @@ import zarr
 
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ConfigError, ReplayRefused, StoreError
-from rollout_assets.inspection.second_opinion import tiled_depth
+from rollout_assets.inspection.other_rays import tiled_depth
 from rollout_assets.rollouts import replay, replay_sources, second_opinion
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from rollout_assets.sources import layout

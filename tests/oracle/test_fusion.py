@@ -41,7 +41,7 @@ def test_a_table_holds_exactly_the_voxels_of_its_points() -> None:
 @pytest.mark.parametrize("stride", [1, 2, 5])
 def test_new_points_of_views_equal_the_naive_twin(stride: int) -> None:
     mesh = room_mesh()
-    config = OracleConfig(device="cpu", pixel_stride=stride)
+    config = OracleConfig(device="cpu", pixel_stride=stride, voxel_origin="zero")
     bvh = TriangleBvh(mesh.vertices, mesh.faces, "cpu")
     camera = CAMERA.resized(48, 44)
     poses = views(9)

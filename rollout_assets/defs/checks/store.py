@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import dagster as dg
 import polars as pl
@@ -20,12 +21,12 @@ from rollout_assets.config import CampaignConfig
 from rollout_assets.defs.checks.verdict import verdict
 from rollout_assets.defs.metadata import COUNTED_TABLES, evidence, findings_table, frame_table, table
 from rollout_assets.defs.step import CampaignStep
-from rollout_assets.inspection.second_opinion import second_opinion
+from rollout_assets.inspection.second_opinion import SecondOpinion, second_opinion
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 
-SECOND_OPINIONS = 1
-"""Candidates of each split whose labels are measured again; every promoted version draws others."""
+SECONDS_PER_SPLIT = 60.0
+"""Time after which no further label of a split is measured again; the result says how many were left out."""
 
 
 def promoted_store(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
@@ -83,22 +84,30 @@ def _up_to_date(step: CampaignStep) -> dg.AssetCheckResult:
 
 
 def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
-    """Measure labels drawn at random a second time, with the slow and obvious method."""
+    """Measure labels drawn at random a second time, by other means; every promoted version draws others."""
     version = current_version(step.config)
-    opinions = {
-        child.name: second_opinion(
-            RolloutZarrStoreReader(child), 1.0, version.number, step.config, source=step.source, limit=SECOND_OPINIONS
-        )
-        for child in version.children
-    }
-    labels = pl.concat(
-        [opinion.labels.select(pl.lit(split).alias("split"), pl.all()) for split, opinion in opinions.items()]
-    )
-    wrong = labels.filter(~pl.col("agrees"))
+    opinions = {child.name: _opinion(step, child, version.number) for child in version.children}
+    wrong = _by_split(opinions, "findings")
     metadata = {
         "candidates": sum(opinion.candidates for opinion in opinions.values()),
+        "asked": sum(opinion.asked for opinion in opinions.values()),
         "labelled": sum(opinion.labelled for opinion in opinions.values()),
-        "labels": frame_table(labels),
+        "scope": table([{"split": split, "scope": opinion.scope} for split, opinion in opinions.items()]),
+        "agreement": frame_table(_by_split(opinions, "summary")),
+        "worst": frame_table(_by_split(opinions, "worst")),
         **evidence(frame_table(wrong)),
     }
     yield verdict(SECOND_OPINION, wrong.is_empty(), metadata)
+
+
+def _opinion(step: CampaignStep, child: Path, seed: int) -> SecondOpinion:
+    count = step.config.quality.second_opinions_per_split
+    reader = RolloutZarrStoreReader(child)
+    return second_opinion(reader, 1.0, seed, step.config, source=step.source, limit=count, budget_s=SECONDS_PER_SPLIT)
+
+
+def _by_split(opinions: Mapping[str, SecondOpinion], frame: str) -> pl.DataFrame:
+    """One frame of every split's opinion, below each other."""
+    return pl.concat(
+        [getattr(opinion, frame).select(pl.lit(split).alias("split"), pl.all()) for split, opinion in opinions.items()]
+    )
