@@ -54,6 +54,11 @@ def _with_state(kind: type[RolloutAssetsError], message: str, state: dict[str, A
     return error
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 problem``, ``2 problems``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 class _WithProblems(RolloutAssetsError):
     """An error that lists every problem, one a line, after a summary."""
 
@@ -62,7 +67,9 @@ class _WithProblems(RolloutAssetsError):
     def __init__(self, where: str, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         shown = "".join(f"\n  - {problem}" for problem in self.problems)
-        super().__init__(f"{where}: {self.summary.format(count=len(self.problems))}{shown}")
+        count = len(self.problems)
+        summary = self.summary.format(count=count, problems=counted(count, "problem"))
+        super().__init__(f"{where}: {summary}{shown}")
 
 
 class ConfigError(RolloutAssetsError):
@@ -76,7 +83,7 @@ class SourceError(RolloutAssetsError):
 class SourceDamaged(_WithProblems, SourceError):
     """A source store that disagrees with its format; ``problems`` lists everything found, not only the first."""
 
-    summary = "{count} problem(s)"
+    summary = "{problems}"
 
 
 class SourceRowMissing(SourceError):

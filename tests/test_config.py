@@ -93,7 +93,7 @@ def test_all_problems_are_reported_at_once_with_file_key_and_value(tmp_path):
         load_campaign(path)
     message = str(caught.value)
     for expected in (
-        f"{path}: 9 problem(s)",
+        f"{path}: 9 problems",
         "name: string should match pattern",
         "seeed: unknown key; did you mean seed?",
         "oracle.znear_m: input should be greater than 0, got -1",

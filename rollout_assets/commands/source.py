@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from rollout_assets.commands.terminal import AsJson, exit_unless, print_table, progress_bars, say, show
 from rollout_assets.config.problems import problems_text
-from rollout_assets.errors import ConfigError
+from rollout_assets.errors import ConfigError, counted
 from rollout_assets.sources.audit import StoreAudit, audit_store
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.summary import StoreSummary, summarise_store
@@ -126,7 +126,7 @@ def _show_audit(store: Path, audit: StoreAudit) -> None:
         say(f"[yellow]warning[/]: {warning}")
     for problem in audit.problems:
         say(f"[red]problem[/]: {problem}")
-    verdict = "[green]ok[/]" if audit.ok else f"[red]{len(audit.problems)} problem(s)[/]"
+    verdict = "[green]ok[/]" if audit.ok else f"[red]{counted(len(audit.problems), 'problem')}[/]"
     say(f"{verdict}: {store}, {audit.num_rows} rows")
 
 

@@ -14,6 +14,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from rollout_assets.errors import counted
+
 _UNION_MEMBERS = {"str", "constrained-int", "RolloutRecipeConfig", "constant", "schedule", "stochastic"}
 """Parts of a pydantic location that name a member of a union, not a key."""
 
@@ -56,7 +58,7 @@ def problems_text(error: ValidationError, model: type[BaseModel] | None = None) 
 def problems_list(where: str, error: ValidationError, model: type[BaseModel] | None = None) -> str:
     """All problems, one a line, below a line that says where and how many."""
     problems = [str(problem) for problem in validation_problems(error, model)]
-    return "\n  - ".join([f"{where}: {len(problems)} problem(s)", *problems])
+    return "\n  - ".join([f"{where}: {counted(len(problems), 'problem')}", *problems])
 
 
 def _problem(error: ErrorDetails, model: type[BaseModel] | None) -> ValueProblem:
