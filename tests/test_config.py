@@ -8,9 +8,9 @@ from rollout_assets.errors import ConfigError
 
 DEMO_HASHES = {
     "candidate": "ac7d01e140a4547c1713488efef758e362f1942d2499ac949ca4e0446012da75",
-    "oracle": "fe9e2d15a2fa37b245d373464f30891ade7ffe8cf6d19f57542a4916cce76428",
-    "rollout": "6d8e5edf6b12d113f528d5e004843d1ea532f7c701e31768da09c8c213c4355c",
-    "writer": "949c1ff392003997d49cfb2adca72d7511097ebcd9e763972aaba685956c1ae5",
+    "oracle": "d9f4287f310a57f9788a8679a9168049577ba1635a38180e83d4576f377b89c4",
+    "rollout": "a7d6e7f7c0ac19e8e6207c9eb9b935ace8c1e327c81e9f4940d997be00f4b307",
+    "writer": "d43b6a467a29b28a7c639df034dc24fdf1f20481bf929d2dcd8651b966a8571a",
 }
 
 
