@@ -112,7 +112,7 @@ def decide(recipe: RolloutRecipeConfig, view: PolicyView, count: int, rng: np.ra
         log_probabilities=log_p.astype(np.float32),
         inclusion_probabilities=inclusion.astype(np.float32),
         selected=selected,
-        draw_log_probabilities=tuple(log_draws.tolist()),
+        draw_log_probabilities=tuple(log_draws.astype(np.float32).tolist()),
         scores=scores,
         score_source=policy.score_source,
         guards_relaxed=relaxed,

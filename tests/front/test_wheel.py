@@ -116,7 +116,13 @@ def test_the_wheel_holds_stubs_campaigns_and_the_version(wheel):
     assert {str(path.relative_to(ROOT)) for path in data} <= names and len(data) >= 5
     assert not [name for name in names if name.startswith("tests/")]
     assert metadata_of(wheel)["Version"] == __version__
-    assert set(metadata_of(wheel).get_all("Provides-Extra")) == {"platform", "serve", "reports", "dev"}
+    assert set(metadata_of(wheel).get_all("Provides-Extra")) == {
+        "platform",
+        "serve",
+        "reports",
+        "second-opinion",
+        "dev",
+    }
 
 
 def test_training_needs_only_the_base_packages(environment, store):

@@ -84,7 +84,7 @@ def test_a_change_in_any_table_is_named(copied: Path, campaign: CampaignConfig) 
 
 def test_dead_ends_and_refused_targets_are_replayed(store_copy: Path, tmp_path: Path) -> None:
     far = {"radius_min_m": 30, "radius_max_m": 31, "mixture": [{"position": "forward_local", "count": 5}]}
-    stuck = campaign_of(store_copy, candidates=far)
+    stuck = campaign_of(store_copy, candidates=far, targets={"top_k": 2, "require_reachable": False})
     edit_array(store_copy, layout.GT_OBBS, put((0,), -1.0))
     reader = RolloutZarrStoreReader(write_campaign(stuck, tmp_path / "stuck.zarr", [0, 1]))
     reasons = reader.table("rollouts", columns=("termination_reason",), decode=True)["termination_reason"]
