@@ -23,7 +23,7 @@ LONGEST_PAUSE_S = 30.0
 
 
 class RolloutAgent(Protocol):
-    """Whoever runs requests."""
+    """Runs requests: servers over HTTP, or a service in this process."""
 
     async def identity(self) -> dict[str, Any]:
         """What its results depend on: campaign, config hashes, source manifest hash."""

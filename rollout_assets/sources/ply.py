@@ -1,4 +1,4 @@
-"""Binary PLY, read in one gulp when vertices are plain scalars and every face is a triangle.
+"""Binary PLY, read in one pass when vertices are plain scalars and every face is a triangle.
 
 That is what scanners and meshing tools write, and five million faces take well under a second. Anything else (ASCII,
 mixed polygons, lists among the vertices) raises ``UnusualPly`` and is left to a general reader.
