@@ -145,11 +145,14 @@ def seal_tree(folder: Path, hashed: Mapping[str, SizeAndDigest] = MappingProxyTy
 
 
 def stamp_tree(folder: Path) -> str:
-    """Digest over path, size and modification time of every file: equal stamps need no second reading."""
+    """Digest over path, size and times of every file: equal stamps need no second reading.
+
+    The time of the last change of status is among them, because nobody can set that one back.
+    """
     tree = hashlib.sha256()
     for path, entry in sorted(_files(folder), key=itemgetter(0)):
         status = entry.stat()
-        tree.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        tree.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}\n".encode())
     return tree.hexdigest()
 
 

@@ -100,6 +100,11 @@ class CampaignLayout:
         """Where result files are looked for."""
         return self.root / "collected"
 
+    @property
+    def mesh_digests(self) -> Path:
+        """Where digests of mesh files are remembered; it can be removed at any time."""
+        return self.root / "mesh_digests"
+
     def shard(self, shard_id: str) -> Path:
         """A finished shard."""
         return self.shards / shard_id

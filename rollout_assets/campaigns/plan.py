@@ -22,6 +22,7 @@ from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import CampaignError, ShardDrift
 from rollout_assets.files import file_lock, publish_bytes, time_name
 from rollout_assets.sources.layout import FORMAT_VERSION, IndexRow
+from rollout_assets.sources.mesh_digests import MeshDigests
 from rollout_assets.sources.vin_store import VinOfflineStore
 
 ROLLOUT_SHARD_MANIFEST_VERSION: Literal["rollout-shard-manifest-v2"] = "rollout-shard-manifest-v2"
@@ -191,7 +192,8 @@ def refuse_unplanned(shard_ids: Sequence[str], planned: Sequence[str]) -> None:
 
 def open_source(config: CampaignConfig) -> VinOfflineStore:
     """The campaign's source store."""
-    return VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs)
+    digests = MeshDigests(CampaignLayout(config.shards.output_dir).mesh_digests)
+    return VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs, digests)
 
 
 def planned_rows(entry: RolloutShardEntry, config: CampaignConfig, store: VinOfflineStore) -> tuple[IndexRow, ...]:

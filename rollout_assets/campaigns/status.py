@@ -62,6 +62,11 @@ class RolloutShardCampaignStatus:
         """Whether every planned shard is finished and current."""
         return all(shard.state == "succeeded" for shard in self.shards)
 
+    @property
+    def barren(self) -> bool:
+        """Whether every shard is finished and not one has a record."""
+        return self.complete and not any(shard.records for shard in self.shards)
+
     def of(self, state: ShardState) -> tuple[RolloutShardStatus, ...]:
         """The shards in one state."""
         return tuple(shard for shard in self.shards if shard.state == state)

@@ -21,12 +21,24 @@ from rollout_assets.campaigns.run import CampaignRunResult, run_campaign
 from rollout_assets.campaigns.status import RolloutShardCampaignStatus, summarize_rollout_shard_campaign
 from rollout_assets.campaigns.versions import prune_promoted_versions, rollback_promotion
 from rollout_assets.commands import terminal
-from rollout_assets.commands.terminal import AsJson, CampaignOption, exit_unless, print_json, progress_bars, say, show
+from rollout_assets.commands.terminal import (
+    AsJson,
+    CampaignOption,
+    exit_unless,
+    print_json,
+    progress_bars,
+    say,
+    show,
+    show_skipped,
+)
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
-from rollout_assets.errors import SourceError
+from rollout_assets.errors import SourceError, counted
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
 
 app = typer.Typer(help="Plan, run, watch and promote the shards of a campaign.", no_args_is_help=True)
+
+NO_RECORD = "the campaign gave no record at all: every source row was skipped; change what the reasons name"
+DONE = ("built", "already_finished")
 
 _COLOURS = {"succeeded": "green", "running": "cyan", "failed": "red", "incomplete": "yellow", "missing": "dim"}
 
@@ -107,7 +119,7 @@ def status(
         )
     summary = summarize_rollout_shard_campaign(config, source=source, deep=deep)
     show(summary, as_json, _show_status)
-    exit_unless(summary.complete)
+    exit_unless(summary.complete and not summary.barren)
 
 
 @app.command()
@@ -166,12 +178,19 @@ def _show_run(result: CampaignRunResult) -> None:
     for shard in result.shards:
         for moved in shard.set_aside:
             say(f"[yellow]set aside[/] {moved.name}: {moved.reason}; now at {moved.path}")
+        for fault in shard.retried:
+            say(f"[yellow]tried again[/] {shard.shard_id}, after: {escape(fault)}")
         if shard.reason:
-            say(f"[red]{shard.outcome}[/] {shard.shard_id}: {shard.reason}")
+            say(f"[red]{shard.outcome}[/] {shard.shard_id}: {escape(shard.reason)}")
+    show_skipped(result.skipped)
     counts = {name: len(result.of(name)) for name in ("built", "already_finished", "busy", "failed")}
     words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
-    records = sum(shard.records for shard in result.shards)
-    say(f"{len(result.shards)} of {result.planned} shards: {words}; {records} records; {result.seconds:.1f} s")
+    say(f"{len(result.shards)} of {result.planned} shards: {words}; {result.records} records; {result.seconds:.1f} s")
+    without = [shard.shard_id for shard in result.shards if shard.outcome in DONE and not shard.records]
+    if result.barren:
+        say(f"[red]{NO_RECORD}[/]")
+    elif without:
+        say(f"[yellow]{counted(len(without), 'shard')} without a record[/]: {', '.join(without)}")
 
 
 def _show_promotion(result: PromotionResult) -> None:
@@ -229,6 +248,11 @@ def _status_table(summary: RolloutShardCampaignStatus) -> Table:
 def _status_line(summary: RolloutShardCampaignStatus) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in summary.counts().items() if count)
     lines = [f"{len(summary.shards)} shards: {counts}"]
+    without = [shard.shard_id for shard in summary.shards if shard.records == 0]
+    if summary.barren:
+        lines.append(f"[red]{NO_RECORD}[/]")
+    elif without:
+        lines.append(f"[yellow]{counted(len(without), 'shard')} without a record[/]: {', '.join(without)}")
     if summary.unplanned_rows:
         new = summary.unplanned_rows
         lines.append(f"[yellow]{len(new)} source row(s) are in no shard yet[/], from {new[0]} on: campaign plan")

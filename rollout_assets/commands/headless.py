@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rollout_assets.commands.terminal import print_table, progress_bars, say
+from rollout_assets.commands.terminal import print_table, progress_bars, say, show_skipped
 from rollout_assets.defs.headless import HeadlessResult, materialize_campaign
 
 LEVELS = {"ERROR": "[red]error[/]", "WARN": "[yellow]warning[/]"}
@@ -33,5 +33,6 @@ def show_headless(result: HeadlessResult) -> None:
         for level, word in LEVELS.items():
             for check in run.failed_checks(level):
                 say(f"{word} {run.name} {check.asset}.{check.check}: {check.evidence}")
+    show_skipped(result.skipped)
     verdict = "[green]passed[/]" if result.ok else "[red]not passed[/]"
     say(f"{result.campaign}: {verdict}; {result.seconds:.1f} s; 'rollout-assets ui' shows every run")

@@ -12,8 +12,10 @@ from typing import Annotated, Any, TypeVar
 import typer
 from pydantic import BaseModel
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from rollout_assets.errors import counted
 from rollout_assets.progress import terminal_progress
 
 PIPE_WIDTH = 160
@@ -21,6 +23,9 @@ PIPE_WIDTH = 160
 
 NOT_OK = 2
 """Exit code of a command that found something wrong, different or unfinished."""
+
+SHOWN_SKIPS = 20
+"""Source rows without a record that are named one by one."""
 
 Value = TypeVar("Value")
 
@@ -39,6 +44,17 @@ CampaignOption = Annotated[
 def say(text: str) -> None:
     """One line of prose on stdout, with Rich markup; a long line is not wrapped."""
     out.print(text, highlight=False, soft_wrap=True)
+
+
+def show_skipped(rows: Sequence[str]) -> None:
+    """Name the source rows that gave no record, and why; nothing if there are none."""
+    if not rows:
+        return
+    say(f"[yellow]{counted(len(rows), 'source row')} gave no record[/]:")
+    for row in rows[:SHOWN_SKIPS]:
+        say(f"  {escape(row)}")
+    if len(rows) > SHOWN_SKIPS:
+        say(f"  and {len(rows) - SHOWN_SKIPS:,} more; 'rollout-assets campaign status' counts them by reason")
 
 
 def print_json(value: Any) -> None:

@@ -152,7 +152,9 @@ class OracleConfig(ConfigSection):
     znear_m: Positive = 0.001
     zfar_m: Positive = 20.0
     pixel_stride: Count = Field(1, description="Back-project every n-th pixel of every n-th row.")
-    fusion_voxel_m: Positive = 0.02
+    fusion_voxel_m: Annotated[float, Field(ge=1e-5)] = Field(
+        0.02, description="The grid ends at 2**20 voxels; below 1e-5 m that is less than a room."
+    )
     voxel_origin: Literal["half_voxel", "zero"] = Field(
         "half_voxel", description="Where the fusion grid lies; zero puts floors and walls on the borders of voxels."
     )

@@ -334,7 +334,7 @@ class _Naive:
         refuse_other_campaign(self.reader, stored.lineage, self.campaign)
         scene = stored.lineage.scene_id or ""
         meshes, version = self.source.meshes, stored.lineage.mesh_version
-        if meshes.find(scene) is None or meshes.content_hash(scene) != version:
+        if meshes.find(scene) is None or meshes.load(scene).content_hash != version:
             raise ReplayRefused(f"{stored.lineage.rollout_id}: the mesh of {scene} is not {version}")
         return stored
 

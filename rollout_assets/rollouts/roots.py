@@ -129,16 +129,12 @@ class SceneLoader:
         self._meshes, self._device, self._scenes = meshes, device, SceneCache(max_bytes)
 
     def find(self, scene_id: str) -> tuple[OracleScene, str] | None:
-        """The scene and its mesh's content hash; None when there is no mesh."""
+        """The scene, and the content hash of the very triangles in it; None when there is no mesh."""
         if self._meshes.find(scene_id) is None:
             return None
-        version = self._meshes.content_hash(scene_id)
-
-        def build() -> OracleScene:
-            mesh = self._meshes.load(scene_id)
-            return OracleScene(mesh.vertices, mesh.faces, self._device)
-
-        return self._scenes.get(version, build), version
+        mesh = self._meshes.load(scene_id)
+        scene = self._scenes.get(mesh.content_hash, lambda: OracleScene(mesh.vertices, mesh.faces, self._device))
+        return scene, mesh.content_hash
 
 
 def prepare_sample(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rollout_assets.errors import SourceDamaged
+from rollout_assets.errors import SourceDamaged, is_fault
 from rollout_assets.geometry.boxes import PROBABILITY
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.sources import layout
@@ -58,6 +58,8 @@ def _row_problems(store: VinOfflineStore, row: IndexRow) -> Iterator[str]:
         yield from error.problems
         return
     except Exception as error:  # metadata already reported as wrong can make anything fail
+        if is_fault(error):
+            raise
         yield f"{row.shard_id}: row {row.row} ({row.sample_key}): cannot be read: {error}"
         return
     for problem in _value_problems(sample):

@@ -167,7 +167,7 @@ def test_a_damaged_row_is_counted_with_its_problem(store_copy):
     store = VinOfflineStore.open(store_copy)
     generator = RolloutGenerator(campaign(), store)
     assert list(generator.records(store.rows()[:2]))
-    assert generator.stats.rows_skipped == {"SourceDamaged": 1}
+    assert generator.stats.rows_skipped == {"SOURCE_DAMAGED": 1}
     assert "vin.t_world_rig" in generator.stats.skipped_rows[store.row(0).sample_key]
 
 

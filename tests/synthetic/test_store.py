@@ -35,11 +35,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _files(root: Path) -> dict[str, str]:
-    """Digest of every file but the mesh digests, by relative path."""
+    """Digest of every file, by relative path."""
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and not path.name.endswith(".sha256.json")
+        if path.is_file()
     }
 
 
