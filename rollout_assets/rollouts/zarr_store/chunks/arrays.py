@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_assets.errors import StoreDamaged
+from rollout_assets.errors import StoreDamaged, is_fault
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
     MISSING,
@@ -100,6 +100,8 @@ class RowArray:
         except FileNotFoundError:
             raise StoreDamaged(self.path, f"file {layout.file_key(index)} is missing") from None
         except Exception as error:  # compressors raise many kinds of errors on broken input
+            if is_fault(error):
+                raise
             raise StoreDamaged(self.path, f"file {layout.file_key(index)}: {error}") from None
 
     def _fill_from_shard(self, layout: RowLayout, key: str, first_row: int, out: NDArray[Any]) -> None:
@@ -127,6 +129,8 @@ class RowArray:
         try:
             return np.asarray(self._through_zarr()[start:stop])
         except Exception as error:  # zarr and its codecs raise many kinds of errors on broken input
+            if is_fault(error):
+                raise
             raise StoreDamaged(self.path, f"cannot be decoded: {error}") from None
 
 
