@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +107,33 @@ def test_an_interrupt_ends_the_run_cleanly_and_the_next_goes_on(campaign, tmp_pa
     assert running.returncode == 130 and "interrupted" in said and "Traceback" not in errors
     assert list(staging.iterdir()) == []
     assert run("campaign", "run", "-c", campaign).returncode == 0
+
+
+def test_a_run_ends_with_the_rows_that_gave_nothing_and_why(store_copy, tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY.format(source=store_copy))
+    sorted((store_copy / "meshes").glob("*.ply"))[0].unlink()
+    done = run("campaign", "run", "-c", path)
+    assert done.returncode == 0
+    *_, title, first, second, total, without = done.stdout.splitlines()
+    assert title == "2 source rows gave no record:"
+    assert first.endswith(": MESH_REFERENCE_MISSING") and second.endswith(": MESH_REFERENCE_MISSING")
+    assert "4 of 4 shards: 4 built; 2 records" in total
+    assert without == "2 shards without a record: shard-000000, shard-000001"
+    shown = run("campaign", "status", "-c", path)
+    assert shown.returncode == 0 and without in shown.stdout
+
+
+def test_a_campaign_without_any_record_and_one_without_its_device_fail(campaign, tmp_path):
+    text = Path(campaign).read_text()
+    Path(campaign).write_text(text.replace("[oracle]", '[oracle]\ndevice = "cuda:77"'))
+    done = run("campaign", "run", "-c", campaign, "--shard", "shard-000000")
+    assert done.returncode == 2 and "device 'cuda:77' is not there" in done.stdout and "1 failed" in done.stdout
+    Path(campaign).write_text(text.replace("[oracle]", "[candidates.rules]\nmax_yaw_deg = 0.01\n[oracle]"))
+    done = run("campaign", "run", "-c", campaign)
+    assert done.returncode == 2 and done.stdout.splitlines()[-1].startswith("the campaign gave no record at all")
+    shown = run("campaign", "status", "-c", campaign)
+    assert shown.returncode == 2 and "the campaign gave no record at all" in shown.stdout
+    Path(campaign).write_text(text.replace("[oracle]", "[oracle]\nfusion_voxel_m = 1e-9"))
+    refused = run("config", "validate", campaign)
+    assert refused.returncode == 2 and "fusion_voxel_m" in refused.stderr + refused.stdout
