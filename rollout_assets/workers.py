@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Generic, NoReturn, TypeVar
@@ -71,6 +72,20 @@ def run_tasks(
     finally:
         pool.stop()
     return {name: results[name] for name in tasks}
+
+
+def run_in_new_process(work: Callable[..., Result], *arguments: object) -> Result:
+    """Call a function of a module in a fresh process, which ends with this one; its death is a ``WorkerDied``."""
+    pool: _Pool[tuple[object, ...], Result] = _Pool(partial(_caller, work), 1, _raise, SILENT)
+    try:
+        ((_, result),) = pool.run({work.__name__: arguments})
+        return result
+    finally:
+        pool.stop()
+
+
+def _caller(work: Callable[..., Result]) -> RunTask[tuple[object, ...], Result]:
+    return lambda arguments, _progress: work(*arguments)
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ import pytest
 from rollout_assets.errors import SourceDamaged, WorkerDied
 from rollout_assets.files import file_lock, is_locked
 from rollout_assets.progress import ProgressEvent, ProgressSink
-from rollout_assets.workers import run_tasks
+from rollout_assets.workers import run_in_new_process, run_tasks
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 GONE_WITHIN_S = 5.0
@@ -83,6 +83,12 @@ def test_results_are_in_the_order_of_tasks_however_many_processes_there_are(work
 def test_a_killed_worker_is_an_error_that_names_its_task() -> None:
     with pytest.raises(WorkerDied, match=r"task 2: its worker process was ended by signal 9 \(Killed\); run it again"):
         run_tasks(kills_itself, NUMBERS, 2)
+
+
+def test_a_call_in_a_new_process_gives_its_result_and_names_its_death() -> None:
+    assert run_in_new_process(os.getppid) == os.getpid()
+    with pytest.raises(WorkerDied, match=r"_exit: its worker process was ended by exit code 3; run it again"):
+        run_in_new_process(os._exit, 3)
 
 
 def test_the_others_go_on_when_a_death_is_made_a_result() -> None:

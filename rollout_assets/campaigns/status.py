@@ -11,7 +11,7 @@ from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.markers import ShardOwner, last_failure, owner_if_finished
 from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest
 from rollout_assets.campaigns.shard import shard_problems
-from rollout_assets.campaigns.versions import current_version
+from rollout_assets.campaigns.versions import PromotedShard, current_version
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CampaignError
 from rollout_assets.files import is_locked
@@ -106,9 +106,18 @@ def promoted_behind(config: CampaignConfig, entries: Sequence[RolloutShardEntry]
         version = current_version(config)
     except CampaignError:
         return "nothing is promoted yet"
-    promoted = {shard.shard_id: shard.entry_sha256 for shards in version.record.splits.values() for shard in shards}
-    lacking = [entry.shard_id for entry in entries if promoted.get(entry.shard_id) != entry.sha256]
+    layout = CampaignLayout(config.shards.output_dir)
+    promoted = {shard.shard_id: shard for shards in version.record.splits.values() for shard in shards}
+    lacking = [entry.shard_id for entry in entries if not _is_promoted(layout, entry, promoted.get(entry.shard_id))]
     return f"{version.name} lacks {len(lacking)} shard(s) as planned now, from {lacking[0]} on" if lacking else ""
+
+
+def _is_promoted(layout: CampaignLayout, entry: RolloutShardEntry, promoted: PromotedShard | None) -> bool:
+    """Whether a version has a shard as it is planned and, where it was built again since, as it is now."""
+    if promoted is None or promoted.entry_sha256 != entry.sha256:
+        return False
+    owner = owner_if_finished(layout.shard(entry.shard_id))
+    return owner is None or owner.content_sha256 == promoted.content_sha256
 
 
 def shard_status(

@@ -205,12 +205,22 @@ def test_damage_that_is_read_only_once_is_a_fault_and_not_damage(
 
 def test_damage_that_stays_skips_its_row_and_the_run_says_so(store_copy: Path, tmp_path: Path) -> None:
     chunk = next(path for path in sorted((store_copy / SOURCE / "vin/t_world_rig/c").rglob("*")) if path.is_file())
+    good = chunk.read_bytes()
     chunk.write_bytes(b"not a chunk")
     config = real(tmp_path / "out", store_copy, rows_per_shard=2)
     result = run_campaign(config)
     assert result.ok and result.shards[0].retried == ()
     assert "SOURCE_DAMAGED" in result.skipped[0] and "vin.t_world_rig row 0" in result.skipped[0]
     assert "row(s) skipped: SOURCE_DAMAGED" in summarize_rollout_shard_campaign(config).shards[0].reason
+    promote_rollout_campaign(config)
+    chunk.write_bytes(good)
+    again = run_campaign(config)
+    assert (
+        again.ok and again.skipped == () and [shard.outcome for shard in again.shards] == ["built", "already_finished"]
+    )
+    assert "lacks 1 shard(s)" in summarize_rollout_shard_campaign(config).behind, "what was promoted has a row less"
+    promote_rollout_campaign(config)
+    assert summarize_rollout_shard_campaign(config).behind == ""
 
 
 def test_a_shard_that_an_earlier_version_finished_in_spite_of_a_fault_is_found_and_rebuilt(
