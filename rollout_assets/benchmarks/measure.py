@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from time import perf_counter, process_time
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rollout_assets.progress import ProgressEvent, ProgressSink
-
-Answer = TypeVar("Answer")
 
 
 class Seconds(NamedTuple):
