@@ -29,6 +29,7 @@
     │   └── ResumeRefused      a collection that cannot go on where it stopped; names what differs
     └── StoreError           a rollout store cannot be written, opened or read
         ├── StoreExists        the destination is already there
+        ├── NotReadBack        what was just written does not read back; a MachineFault
         ├── RecordRefused      a record that does not fit the store; nothing of it is published
         ├── StoreDamaged       a part of the store that cannot be read as the schema says; names the array
         └── ReplayRefused      a campaign or source that cannot recompute what a store holds; names what differs
@@ -146,6 +147,10 @@ class StoreError(RolloutAssetsError):
 
 class StoreExists(StoreError):
     """The destination of a new store is already there."""
+
+
+class NotReadBack(StoreError, MachineFault):
+    """A part of a store that does not read back as it was written a moment before."""
 
 
 class RecordRefused(StoreError):

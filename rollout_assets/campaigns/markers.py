@@ -26,7 +26,7 @@ from rollout_assets.campaigns.layout import (
 )
 from rollout_assets.campaigns.plan import RolloutShardEntry
 from rollout_assets.config import canonical_hash
-from rollout_assets.errors import MeshError, ShardFailed, StoreDamaged, StoreError
+from rollout_assets.errors import MeshError, NotReadBack, StoreDamaged, StoreError
 from rollout_assets.files import (
     SizeAndDigest,
     file_sha256,
@@ -176,13 +176,13 @@ def content_sha256(manifest: Mapping[str, Any]) -> str:
 def validate_and_seal(store_dir: Path) -> SealedStore:
     """Validate a new store deeply, and seal the very bytes that the validator read.
 
-    It was written a moment ago, so a finding is a ``ShardFailed``: what was written did not read back as written.
+    It was written a moment ago, so a finding is a ``NotReadBack``.
     """
     files = HashingFiles(store_dir)
     try:
         validate_rollout_zarr_store(files, deep=True).raise_if_wrong()
     except StoreError as error:
-        raise ShardFailed(f"the new store does not read back as it was written: {error}") from error
+        raise NotReadBack(f"the new store does not read back as it was written: {error}") from error
     manifest = read_rollout_store_manifest(store_dir)
     seal = seal_tree(store_dir, files.hashed)
     return SealedStore(

@@ -19,7 +19,7 @@ from rollout_assets.campaigns.run import run_campaign
 from rollout_assets.campaigns.shard import run_rollout_shard
 from rollout_assets.campaigns.status import summarize_rollout_shard_campaign
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import ConfigError, ShardFailed, SourceDamaged
+from rollout_assets.errors import ConfigError, MachineFault, ShardFailed, SourceDamaged
 from rollout_assets.sources import layout as source_layout
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.campaigns.failing_machine import FAULTS, LAUNCH, UPLOAD, Fault, failing
@@ -63,6 +63,7 @@ GROUPS: dict[str, list[Fault]] = {
         Fault("candidates/target_rri/c/0", "ENOSPC", mode="w"),
         Fault("steps/zarr.json", "EMFILE", mode="w"),
         Fault("candidates/target_rri/c/0", "EIO", mode="r"),
+        Fault("targets/target_row_id/c/0", "EIO", mode="r"),
         Fault("candidates/target_rri/zarr.json", "no memory", mode="r"),
     ],
     "markers": [
@@ -316,7 +317,7 @@ def test_any_open_of_a_build_may_fail(small_store: Path, undisturbed: Undisturbe
         with failing(Fault("", "EIO", nth=number)) as machine:
             try:
                 run_rollout_shard(config, SHARD)
-            except (ShardFailed, OSError):
+            except (MachineFault, OSError):
                 assert not layout.shard(SHARD).exists()
         if not machine.happened:
             break
