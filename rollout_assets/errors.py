@@ -28,6 +28,7 @@
         ├── StoreExists        the destination is already there
         ├── RecordRefused      a record that does not fit the store; nothing of it is published
         ├── StoreDamaged       a part of the store that cannot be read as the schema says; names the array
+        ├── StateMissing       an index beyond the states of a dataset; also an IndexError
         └── ReplayRefused      a campaign or source that cannot recompute what a store holds; names what differs
 
 A message says what, where and what next, with the offending value. The command line prints it as one line.
@@ -125,12 +126,19 @@ class RecordRefused(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """A part of a store that cannot be read as the schema says; ``where`` names the array or file."""
+    """A part of a store that cannot be read as the schema says; ``where`` names the array or file.
 
-    def __init__(self, where: str, problem: str) -> None:
+    Torch builds the error of a ``DataLoader`` worker again from its text alone, so a single argument is the message.
+    """
+
+    def __init__(self, where: str, problem: str = "") -> None:
         self.where = where
         self.problem = problem
-        super().__init__(f"{where}: {problem}")
+        super().__init__(f"{where}: {problem}" if problem else where)
+
+
+class StateMissing(StoreError, IndexError):
+    """An index beyond the states of a dataset."""
 
 
 class ReplayRefused(StoreError):

@@ -18,7 +18,7 @@ from rollout_assets.campaigns.layout import CampaignLayout, StoredModel
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CampaignError, StoreDamaged
 from rollout_assets.files import file_lock, publish_bytes, remove_path, rename_path, switch_link
-from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, group_document
+from rollout_assets.rollouts.zarr_store.documents import PROMOTION_ATTRIBUTE, ZARR_JSON, group_document
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
 
 KEPT_VERSIONS = 2
@@ -27,7 +27,6 @@ KEPT_VERSIONS = 2
 PROMOTION_LOCK = "promotion"
 
 _NAME = re.compile(r"v(\d{6,})")
-_ATTRIBUTE = "rollout_promotion"
 
 
 class PromotedShard(StoredModel):
@@ -48,7 +47,8 @@ class PromotionRecord(StoredModel):
 
     def document(self) -> bytes:
         """The root group's ``zarr.json``."""
-        return json.dumps(group_document({_ATTRIBUTE: self.model_dump(mode="json")}), indent=2).encode() + b"\n"
+        group = group_document({PROMOTION_ATTRIBUTE: self.model_dump(mode="json")})
+        return json.dumps(group, indent=2).encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,6 @@ def prune_promoted_versions(config: CampaignConfig, keep: int = KEPT_VERSIONS, *
 def _read_record(path: Path) -> PromotionRecord:
     try:
         document: Any = json.loads((path / ZARR_JSON).read_bytes())
-        return PromotionRecord.model_validate(document["attributes"][_ATTRIBUTE])
+        return PromotionRecord.model_validate(document["attributes"][PROMOTION_ATTRIBUTE])
     except (OSError, ValueError, KeyError, TypeError, ValidationError):
         raise StoreDamaged(str(path / ZARR_JSON), "does not say what the version was made from") from None

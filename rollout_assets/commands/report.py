@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_assets.commands.opened_store import Campaign, Rollout, Store, campaign_of, open_store
+from rollout_assets.commands.opened_store import Campaign, Rollout, Split, Store, campaign_of, open_store
 from rollout_assets.commands.terminal import progress_bars, say
 from rollout_assets.config import load_campaign
 from rollout_assets.reports.rollout_picture import plot_stored_rollout
@@ -17,6 +17,7 @@ from rollout_assets.reports.store_report import write_store_report
 def report(
     store: Store,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.", metavar="FILE.html")],
+    split: Split = None,
     rollout: Rollout = None,
     campaign: Campaign = None,
 ) -> None:
@@ -25,7 +26,7 @@ def report(
     The 3-D page shows the scene's mesh and points when the campaign's source is there, and goes without them if not.
     With --campaign the page about the store also compares weightings of faces, measured on the campaign's source.
     """
-    reader = open_store(store)
+    reader = open_store(store, split)
     if rollout is None:
         with progress_bars() as progress:
             config = None if campaign is None else load_campaign(campaign)

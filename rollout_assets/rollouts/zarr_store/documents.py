@@ -14,6 +14,9 @@ from rollout_assets.rollouts.zarr_store.schema import GROUPS
 
 ZARR_JSON = "zarr.json"
 
+PROMOTION_ATTRIBUTE = "rollout_promotion"
+"""Root attribute of a promoted store's root group: what its child stores, one per split, were made from."""
+
 
 def group_document(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """The ``zarr.json`` of a group below the root."""
@@ -55,6 +58,22 @@ def root_attributes_of(root: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(attributes, dict):
         raise StoreDamaged(ZARR_JSON, "the root has no attributes")
     return attributes
+
+
+def promoted_splits(attributes: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Splits that have a child store below a promoted store's root; None for the attributes of any other group."""
+    if PROMOTION_ATTRIBUTE not in attributes:
+        return None
+    record = attributes[PROMOTION_ATTRIBUTE]
+    splits = record.get("splits") if isinstance(record, dict) else None
+    if not isinstance(splits, dict):
+        return ()
+    return tuple(sorted(name for name, shards in splits.items() if _any_records(shards)))
+
+
+def _any_records(shards: Any) -> bool:
+    listed = shards if isinstance(shards, list) else []
+    return any(isinstance(shard, dict) and shard.get("content_sha256") is not None for shard in listed)
 
 
 def write_metadata(

@@ -388,6 +388,16 @@ REASONS_BY_BIT = tuple(sorted(INVALID_REASON_CODES.items(), key=lambda item: ite
 """(name, bit) in bit order, as ``metadata/`` stores them."""
 
 
+def schema_problem(attributes: Mapping[str, object]) -> str | None:
+    """Why a root with these attributes is not a store of this schema and version; None if it is one."""
+    name, version = attributes.get("schema_id"), attributes.get("schema_version")
+    if name != ROLLOUT_ZARR_SCHEMA_ID:
+        return f"schema is {name!r}, not {ROLLOUT_ZARR_SCHEMA_ID!r}"
+    if version != ROLLOUT_ZARR_SCHEMA_VERSION:
+        return f"schema version is {version!r}, not {ROLLOUT_ZARR_SCHEMA_VERSION!r}"
+    return None
+
+
 def array_paths() -> tuple[str, ...]:
     """Every array of a store."""
     columns = tuple(table.path(column) for table in TABLES.values() for column in table.names)
