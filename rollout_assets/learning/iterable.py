@@ -142,7 +142,7 @@ class QHIterableDataset(IterableDataset[QHBatch]):
         self.epoch, self.consumed = epoch, consumed
 
     def __iter__(self) -> Iterator[QHBatch]:
-        self.source.reopen()
+        self.source.confirm()
         worker = get_worker_info()
         first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
         windows = epoch_windows(self.source.units, self.window_units, self.seed, self.epoch, self.shuffle)

@@ -6,11 +6,13 @@ names the version's own directory. Wherever that is opened again, it must be wha
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollout_assets.errors import StoreDamaged, StoreError
+from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.seals import Seals, apply_seals, read_seals
 
@@ -32,35 +34,49 @@ class PinnedStore:
     seals: Seals = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, named: str, sealed: Collection[str]) -> PinnedStore:
-        """The version that a location leads to now, after holding the ``sealed`` arrays against its manifest."""
-        reader = RolloutZarrStoreReader(named)
+    def of(cls, reader: RolloutZarrStoreReader, sealed: Collection[str]) -> PinnedStore:
+        """The version that was opened, after holding the ``sealed`` arrays against its manifest."""
         digest = str(reader.attributes.get("manifest_sha256"))
         try:
             seals = read_seals(reader, sealed) if sealed else {}
         except StoreDamaged as error:
             raise _in_store(reader.resolved_location, error) from None
-        return cls(named, reader.resolved_location, digest, reader.root_sha256, seals)
+        apply_seals(reader, seals)
+        return cls(reader.location, reader.resolved_location, digest, reader.root_sha256, seals)
 
     def open(self) -> RolloutZarrStoreReader:
         """The store, opened anew; a ``StoreError`` if this version is gone or has changed."""
         try:
             reader = RolloutZarrStoreReader(self.location)
         except StoreError as error:
-            gone = "://" not in self.location and not Path(self.location).is_dir()
-            raise self._refusal("is gone" if gone else f"cannot be opened any more: {error}") from None
-        if reader.root_sha256 != self.root_sha256:
-            raise self._refusal("is no longer what it was")
+            raise self._refusal(self._absence(error)) from None
+        self._require_root(reader.root_sha256)
         apply_seals(reader, self.seals)
         return reader
 
-    def explain(self, error: StoreDamaged) -> StoreError:
+    def confirm(self, reader: RolloutZarrStoreReader) -> None:
+        """Refuse to go on with an opened store if this version is gone or has changed since."""
+        try:
+            data = reader.files.read(ZARR_JSON)
+        except Exception as error:  # storage backends raise many kinds of errors
+            raise self._refusal(self._absence(error)) from None
+        self._require_root(hashlib.sha256(data).hexdigest())
+
+    def explain(self, error: StoreDamaged, reader: RolloutZarrStoreReader) -> StoreError:
         """What to raise for damage met while reading: that the version is gone, or where in which store it is."""
         try:
-            self.open()
+            self.confirm(reader)
         except StoreError as refusal:
             return refusal
         return _in_store(self.location, error)
+
+    def _absence(self, error: Exception) -> str:
+        gone = "://" not in self.location and not Path(self.location).is_dir()
+        return "is gone" if gone else f"cannot be opened any more: {error}"
+
+    def _require_root(self, root_sha256: str) -> None:
+        if root_sha256 != self.root_sha256:
+            raise self._refusal("is no longer what it was")
 
     def _refusal(self, what: str) -> StoreError:
         version = f"{self.location} (manifest {self.manifest_sha256[:_SHOWN_DIGITS]})"
@@ -69,12 +85,12 @@ class PinnedStore:
         return StoreError(f"{version}{was} {what}; {way}")
 
 
-def pin_stores(stores: Sequence[str], sealed: Collection[str]) -> tuple[PinnedStore, ...]:
-    """Pin some stores; those below one promoted root are of one version, also if it is promoted at this moment."""
+def open_stores(stores: Sequence[str]) -> list[RolloutZarrStoreReader]:
+    """Open some stores; those below one promoted root are of one version, also if it is promoted at this moment."""
     for _ in range(_ATTEMPTS):
-        pins = tuple(PinnedStore.of(store, sealed) for store in stores)
-        if len(pins) == 1 or all(_resolved(pin.named) == pin.location for pin in pins):
-            return pins
+        readers = [RolloutZarrStoreReader(store) for store in stores]
+        if len(readers) == 1 or all(_resolved(reader.location) == reader.resolved_location for reader in readers):
+            return readers
     raise StoreError(f"{', '.join(stores)}: the stores are replaced faster than they can be opened; try again")
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rollout_assets.errors import StoreDamaged, StoreError
 from rollout_assets.learning.batch import DepthHistory, QHBatch, as_tensor, to_batch
-from rollout_assets.learning.pinned import pin_stores
+from rollout_assets.learning.pinned import PinnedStore, open_stores
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import Q_H, SELECTED_DEPTH, STEPS
 
@@ -73,9 +73,10 @@ class StateSource:
             raise StoreError(f"verify must be one of {', '.join(get_args(Verify))}, got {verify!r}")
         self.history = history
         self.trainable_only = trainable_only
-        self.pins = pin_stores(names, arrays_read(history) if verify == "manifest" else ())
-        self._readers: dict[int, list[RolloutZarrStoreReader]] = {}
-        readers = self.readers
+        readers = open_stores(names)
+        sealed = arrays_read(history) if verify == "manifest" else ()
+        self.pins = tuple(PinnedStore.of(reader, sealed) for reader in readers)
+        self._readers = {os.getpid(): readers}
         if history and not all(reader.attributes.get("selected_depth_enabled") for reader in readers):
             raise StoreError("history needs depth images, but a store has no selected depth; use history=0")
         sizes = {
@@ -94,19 +95,21 @@ class StateSource:
         """The pinned versions, opened in this process."""
         process = os.getpid()
         if process not in self._readers:
-            self.reopen()
+            self._readers = {process: [pin.open() for pin in self.pins]}
         return self._readers[process]
 
-    def reopen(self) -> None:
-        """Open the pinned versions again; a ``StoreError`` if one of them is gone or has changed."""
-        self._readers = {os.getpid(): [pin.open() for pin in self.pins]}
+    def confirm(self) -> None:
+        """Refuse to go on if one of the pinned versions is gone or has changed."""
+        for pin, reader in zip(self.pins, self.readers, strict=True):
+            pin.confirm(reader)
 
     def read_rows(self, store_index: int, path: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Rows of an array of one store; an error says which store it is, or that its version is gone."""
+        reader = self.readers[store_index]
         try:
-            return self.readers[store_index].row_array(path).read(start, stop, threads=stop is None)
+            return reader.row_array(path).read(start, stop, threads=stop is None)
         except StoreDamaged as error:
-            raise self.pins[store_index].explain(error) from None
+            raise self.pins[store_index].explain(error, reader) from None
 
     def _whole(self, path: str) -> list[NDArray[Any]]:
         return [self.read_rows(index, path) for index in range(len(self.pins))]
