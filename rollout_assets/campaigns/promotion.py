@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -37,7 +38,11 @@ from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.chunks.files import HashingFiles
 from rollout_assets.rollouts.zarr_store.extend import RolloutZarrStoreExtender
-from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
+from rollout_assets.rollouts.zarr_store.manifest import (
+    RolloutStoreInvocation,
+    RolloutStoreManifestContext,
+    names_campaign,
+)
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.writer import OnStep, RolloutZarrStoreWriter, ignore_step
@@ -255,7 +260,10 @@ class _Promotion:
 
     def _writer(self, child: Path, shards: Sequence[_Shard]) -> RolloutZarrStoreExtender:
         made_of = {"split": child.name, "shards": [shard.promoted.model_dump(mode="json") for shard in shards]}
-        context = RolloutStoreManifestContext.here(self.config.model_dump(mode="json"), self.invocation, made_of)
+        stores = (shard.path / STORE_NAME for shard in shards if shard.owner.store is not None)
+        named = any(names_campaign(store) for store in islice(stores, 1))
+        writer_config = self.config.model_dump(mode="json") if named else None
+        context = RolloutStoreManifestContext.here(writer_config, self.invocation, made_of)
         return RolloutZarrStoreExtender(
             child,
             RolloutZarrStoreConfig.from_campaign(self.config),

@@ -17,34 +17,10 @@ import numpy as np
 from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.config import RolloutRecipeConfig
 from rollout_assets.geometry.poses import Float32, Float64, translation
-from rollout_assets.randomness import key_digest, rng_for
+from rollout_assets.rollouts.keys import RolloutKey, ShellPath
 from rollout_assets.rollouts.policies import ORACLE_SCORE, Decision, PolicyView, decide
 from rollout_assets.rollouts.recipes import branch_count
 from rollout_assets.rollouts.trace import NOT_SELECTED, StepLabels, TerminationReason
-
-ShellPath: TypeAlias = tuple[int, ...]
-"""Shell indices selected from the root on."""
-
-
-@dataclass(frozen=True)
-class RolloutKey:
-    """What all of a rollout's randomness derives from, besides recipe and path."""
-
-    seed: int
-    sample_key: str
-    target_id: str
-
-    def candidates_rng(self, path: ShellPath) -> np.random.Generator:
-        """For the views offered at a state; the same whatever the recipe."""
-        return rng_for(self.seed, self.sample_key, self.target_id, path, "candidates")
-
-    def selection_rng(self, recipe: RolloutRecipeConfig, path: ShellPath) -> np.random.Generator:
-        """For what a recipe does at a state."""
-        return rng_for(self.seed, self.sample_key, self.target_id, recipe.name, path, "selection")
-
-    def selection_digest(self, recipe: RolloutRecipeConfig, path: ShellPath) -> str:
-        """Digest of the key of a chain's selections; stored as ``selection_rng_state_hash``."""
-        return key_digest(self.seed, self.sample_key, self.target_id, recipe.name, path, "selection").hex()
 
 
 @dataclass(frozen=True, eq=False)

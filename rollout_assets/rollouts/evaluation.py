@@ -20,7 +20,8 @@ from rollout_assets.config import CampaignConfig
 from rollout_assets.geometry.poses import Float32
 from rollout_assets.oracle.raycast import render_depth
 from rollout_assets.oracle.scorer import CandidateLabels, OracleScorer, OracleState, ScoreRequest
-from rollout_assets.rollouts.engine import Chain, EvaluatedState, RolloutKey, ShellPath
+from rollout_assets.rollouts.engine import Chain, EvaluatedState
+from rollout_assets.rollouts.keys import RolloutKey, ShellPath
 from rollout_assets.rollouts.roots import TargetedRoot
 from rollout_assets.rollouts.trace import NOT_SELECTED, SelectedDepth, StepLabels
 

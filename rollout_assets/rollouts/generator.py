@@ -12,8 +12,9 @@ from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
 from rollout_assets.errors import RolloutAssetsError
 from rollout_assets.oracle.scorer import OracleScorer
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
-from rollout_assets.rollouts.engine import Chain, RolloutKey, expand
+from rollout_assets.rollouts.engine import Chain, expand
 from rollout_assets.rollouts.evaluation import SelectedDepths, StateEvaluator, drive
+from rollout_assets.rollouts.keys import RolloutKey
 from rollout_assets.rollouts.records import SourceProvenance, rollout_record
 from rollout_assets.rollouts.roots import (
     PreparedSample,

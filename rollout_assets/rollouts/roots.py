@@ -17,7 +17,7 @@ from rollout_assets.geometry.poses import IDENTITY_POSE, Float32, translation
 from rollout_assets.oracle.scene import OracleScene, SceneCache
 from rollout_assets.oracle.scorer import OracleScorer, OracleState, Refusal, Refused
 from rollout_assets.randomness import rng_for
-from rollout_assets.rollouts.engine import RolloutKey
+from rollout_assets.rollouts.keys import RolloutKey
 from rollout_assets.sources.meshes import MeshLibrary
 from rollout_assets.sources.sample import VinActor, VinSample
 from rollout_assets.targets.matching import TargetMatch, match_targets

@@ -5,7 +5,8 @@ import numpy as np
 from rollout_assets.candidates.reasons import InvalidReason
 from rollout_assets.candidates.shell import CandidateDiagnostics, CandidateShell
 from rollout_assets.geometry.poses import IDENTITY_POSE, make_pose
-from rollout_assets.rollouts.engine import EvaluatedState, RolloutKey
+from rollout_assets.rollouts.engine import EvaluatedState
+from rollout_assets.rollouts.keys import RolloutKey
 from rollout_assets.rollouts.trace import StepLabels
 
 

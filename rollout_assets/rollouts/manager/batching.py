@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rollout_assets.errors import ConfigError
-from rollout_assets.rollouts.engine import EvaluatedState, RolloutKey, ShellPath
+from rollout_assets.rollouts.engine import EvaluatedState
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
+from rollout_assets.rollouts.keys import RolloutKey, ShellPath
 
 StateName = tuple[RolloutKey, ShellPath]
 

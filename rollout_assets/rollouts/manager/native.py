@@ -13,8 +13,9 @@ from weakref import WeakKeyDictionary
 
 from rollout_assets.errors import ConfigError, RolloutFailed
 from rollout_assets.metrics.summaries import Metrics
-from rollout_assets.rollouts.engine import Chain, EvaluatedState, Expansion, RolloutKey, ShellPath, expand
+from rollout_assets.rollouts.engine import Chain, EvaluatedState, Expansion, expand
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
+from rollout_assets.rollouts.keys import RolloutKey, ShellPath
 from rollout_assets.rollouts.manager.batching import BatchLimits, EvaluationBatcher
 from rollout_assets.rollouts.manager.completions import RolloutCompletion, RolloutGroupRecord, RolloutImpl, RolloutTask
 from rollout_assets.rollouts.manager.gym import AsyncGymRolloutImpl, GymServerConfig

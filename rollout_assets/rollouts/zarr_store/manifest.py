@@ -27,7 +27,10 @@ ROLLOUT_MANIFEST_FILENAME = "manifest.json"
 ROLLOUT_MANIFEST_VERSION = "rollout-store-manifest-v1"
 """Version tag for the top-level rollout-store manifest payload."""
 
-_PACKAGES = ("rollout-assets", "numpy", "numcodecs", "polars", "pydantic", "torch", "warp-lang", "zarr")
+PACKAGE = "rollout-assets"
+"""Distribution name of this package, as the runtime provenance lists it."""
+
+_PACKAGES = (PACKAGE, "numpy", "numcodecs", "polars", "pydantic", "torch", "warp-lang", "zarr")
 _GIT_TIMEOUT_S = 5.0
 
 
@@ -126,6 +129,15 @@ def read_rollout_store_manifest(store_dir: Path | str) -> dict[str, Any]:
         return parse_manifest(path.read_bytes())
     except OSError as error:
         raise StoreDamaged(str(path), f"cannot be read: {error.strerror}") from None
+
+
+def names_campaign(store_dir: Path | str) -> bool:
+    """Whether a local store's manifest records the campaign that made it; an unreadable one does not."""
+    try:
+        generation = read_rollout_store_manifest(store_dir).get("generation")
+    except StoreDamaged:
+        return False
+    return isinstance(generation, dict) and generation.get("writer_config") is not None
 
 
 def parse_manifest(data: bytes) -> dict[str, Any]:
