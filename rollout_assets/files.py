@@ -158,6 +158,11 @@ def tree_sizes(folder: Path) -> dict[str, int]:
     return {path: entry.stat(follow_symlinks=False).st_size for path, entry in _files(folder)}
 
 
+def tree_folders(folder: Path) -> set[str]:
+    """Every folder below a folder, by its relative path with slashes; links are not followed."""
+    return set(_folders(folder))
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -286,6 +291,14 @@ def _files(folder: Path | str, below: str = "") -> Iterator[tuple[str, os.DirEnt
                 yield from _files(entry.path, f"{below}{entry.name}/")
             else:
                 yield below + entry.name, entry
+
+
+def _folders(folder: Path | str, below: str = "") -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield below + entry.name
+                yield from _folders(entry.path, f"{below}{entry.name}/")
 
 
 def _syncfs(handle: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,17 @@ ZARR_JSON = "zarr.json"
 def group_document(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """The ``zarr.json`` of a group below the root."""
     return {"attributes": dict(attributes), "zarr_format": 3, "node_type": "group"}
+
+
+def root_document(attributes: Mapping[str, Any], nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The ``zarr.json`` of a store's root, which repeats the documents of all nodes below it."""
+    consolidated = {"kind": "inline", "must_understand": False, "metadata": dict(nodes)}
+    return {**group_document(attributes), "consolidated_metadata": consolidated}
+
+
+def nodes_in_order(arrays: Iterable[str]) -> tuple[str, ...]:
+    """Paths of all nodes in the order in which the root repeats them."""
+    return (*GROUPS, *sorted(arrays))
 
 
 def document_bytes(document: Mapping[str, Any]) -> bytes:
@@ -65,13 +76,13 @@ def write_metadata(
     on_step: Callable[[str], None],
 ) -> None:
     """Write all documents; the root's comes last, so that an unfinished directory has none."""
-    nodes: dict[str, dict[str, Any]] = {name: group_document(groups.get(name, {})) for name in GROUPS}
-    nodes |= {path: dict(array) for path, array in sorted(arrays.items())}
+    nodes = {
+        path: dict(arrays[path]) if path in arrays else group_document(groups.get(path, {}))
+        for path in nodes_in_order(arrays)
+    }
     for path, document in nodes.items():
         folder = store_dir / path
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ZARR_JSON).write_bytes(document_bytes(document))
     on_step("metadata")
-    consolidated = {"kind": "inline", "must_understand": False, "metadata": nodes}
-    document = {**group_document(root), "consolidated_metadata": consolidated}
-    replace_bytes(store_dir / ZARR_JSON, document_bytes(document))
+    replace_bytes(store_dir / ZARR_JSON, document_bytes(root_document(root, nodes)))

@@ -31,6 +31,9 @@ PACKAGE = "rollout-assets"
 """Distribution name of this package, as the runtime provenance lists it."""
 
 _PACKAGES = (PACKAGE, "numpy", "numcodecs", "polars", "pydantic", "torch", "warp-lang", "zarr")
+RUNTIME_PARTS = ("python", "platform", "git", "packages")
+"""What is recorded of the machine and the code that ran."""
+
 _GIT_TIMEOUT_S = 5.0
 
 

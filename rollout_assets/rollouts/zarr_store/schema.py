@@ -384,6 +384,9 @@ TEXT_PATHS = (
 )
 """Arrays that hold a JSON list of strings as UTF-8 bytes (uint8)."""
 
+TEXT_ARRAYS = (*TEXT_PATHS, REASON_BITS_PATH)
+"""Arrays that belong to no table."""
+
 REASONS_BY_BIT = tuple(sorted(INVALID_REASON_CODES.items(), key=lambda item: item[1]))
 """(name, bit) in bit order, as ``metadata/`` stores them."""
 
@@ -391,4 +394,4 @@ REASONS_BY_BIT = tuple(sorted(INVALID_REASON_CODES.items(), key=lambda item: ite
 def array_paths() -> tuple[str, ...]:
     """Every array of a store."""
     columns = tuple(table.path(column) for table in TABLES.values() for column in table.names)
-    return (*columns, *TEXT_PATHS, REASON_BITS_PATH)
+    return (*columns, *TEXT_ARRAYS)
