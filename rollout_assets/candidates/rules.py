@@ -171,7 +171,7 @@ def path_collides(clearance_m: Float32, finite: NDArray[np.bool_], rules: Candid
 def measure_motion(pose_world_camera: Float32, states: CandidateStates) -> dict[str, Float32]:
     """The measures that follow from poses and the target's centre alone, by name, for n * k rows flat over states."""
     finite = finite_poses(pose_world_camera)
-    poses = components(np.where(finite[..., None], pose_world_camera, np.nan))
+    poses = components(pose_world_camera if finite.all() else np.where(finite[..., None], pose_world_camera, np.nan))
     ahead = states.heading[..., None]
     step = poses[9:] - components(states.reference_world_camera)[9:, :, None]
     to_target = components(states.target_center_world)[..., None] - poses[9:]

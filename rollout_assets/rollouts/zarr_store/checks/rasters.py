@@ -31,11 +31,13 @@ def depth_rasters(store: StoreUnderCheck) -> Findings:
         return
     selected = store.column(STEPS, "selected_candidate_row_id")
     near, far = _depth_range(store)
+    lowest, highest = max(_bits(near), np.uint16(1)), _bits(far)
     views = _Views(store)
     for start in range(0, len(selected), _IMAGES):
         depth = store.read(SELECTED_DEPTH.path("depth_m"), start, start + _IMAGES)
         valid = store.read(SELECTED_DEPTH.path("valid_mask"), start, start + _IMAGES)
-        wrong = np.where(valid, ~((depth > 0) & (depth >= near) & (depth <= far)), depth != 0)
+        bits = depth.view(np.uint16)
+        wrong = np.where(valid, (bits < lowest) | (bits > highest), bits != 0)
         text = f"must be {near:g} to {far:g} m where valid and 0 where not"
         yield from bad_rows(SELECTED_DEPTH.path("depth_m"), wrong.any(axis=(1, 2)), text, first_row=start)
         unseen = valid.any(axis=(1, 2)) & (selected[start : start + _IMAGES] < 0)
@@ -53,6 +55,11 @@ def _depth_range(store: StoreUnderCheck) -> tuple[float, float]:
     near, far = (store.attributes.get(f"selected_depth_{name}") for name in ("znear_m", "zfar_m"))
     known = isinstance(near, float) and isinstance(far, float)
     return (near * (1 - _HALF_PRECISION), far * (1 + _HALF_PRECISION)) if known else (0.0, np.inf)
+
+
+def _bits(value: float) -> np.uint16:
+    """A depth as the bits of its half, which order numbers >= 0 as they are ordered, with infinity and NaN last."""
+    return np.float16(value).view(np.uint16)
 
 
 class _Views:
@@ -77,12 +84,16 @@ class _Views:
         for image, pose, distance in zip(at.tolist(), poses, nearest.tolist(), strict=True):
             digest = zlib.crc32(depth[image].tobytes())
             other[image] = self._digests.setdefault(self._key(start + image, pose), digest) != digest
-            seen_m = np.where(valid[image], depth[image] * self._lengths(start + image), np.float32(np.inf)).min()
-            too_near[image] = seen_m < distance * (1 - _HALF_PRECISION) - _NEARNESS_M
+            least_m = distance * (1 - _HALF_PRECISION) - _NEARNESS_M
+            too_near[image] = least_m > 0 and self._sees_nearer(start + image, depth[image], valid[image], least_m)
         text = "must be the same image wherever the same view of a scene was selected"
         yield from bad_rows(SELECTED_DEPTH.path("depth_m"), other, text, first_row=start)
         text = "must see nothing nearer than the view's mesh_distance_m"
         yield from bad_rows(SELECTED_DEPTH.path("depth_m"), too_near, text, first_row=start)
+
+    def _sees_nearer(self, row: int, depth: NDArray[np.float16], valid: NDArray[np.bool_], least_m: float) -> bool:
+        close = np.flatnonzero(valid & (depth.view(np.uint16) < _bits(least_m)))  # a ray is longer than its depth
+        return bool((depth.reshape(-1)[close] * self._lengths(row).reshape(-1)[close] < least_m).any())
 
     def _key(self, row: int, pose: Float32) -> bytes:
         rollout = self.store.column(STEPS, "rollout_row_id")[row]

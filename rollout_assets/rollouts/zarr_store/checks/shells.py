@@ -77,16 +77,18 @@ def measures_follow_poses(block: Block) -> Findings:
     campaign, width = block.store.campaign, block.width
     if campaign is None or width is None:
         return
-    views = block.candidate("pose_world_cam").reshape(-1, width, 12)
-    for name, expected in measure_motion(views, _states(block)).items():
-        stored = block.diagnostic(name)
+    distinct = np.unique(_first_states(block))
+    views = block.candidate("pose_world_cam").reshape(-1, width, 12)[distinct]
+    for name, expected in measure_motion(views, _states(block, distinct)).items():
+        stored = block.diagnostic(name).reshape(-1, width)[distinct].reshape(-1)
         apart = np.abs(stored - expected)
         if name == "target_bearing_yaw_deg":
             apart = np.minimum(apart, np.abs(apart - np.float32(360.0)))
-        wrong = (apart > _MEASURE_TOLERANCE * np.maximum(np.abs(expected), 1)) | (
+        wrong = (apart > np.float32(_MEASURE_TOLERANCE) * np.maximum(np.abs(expected), 1)) | (
             np.isnan(stored) != np.isnan(expected)
         )
-        yield from block.bad_diagnostics(name, wrong, "must follow from the poses and the target's centre")
+        text = "must follow from the poses and the target's centre"
+        yield from block.bad_diagnostics(name, _rows_of(block, distinct, wrong), text)
     near, clearance = block.diagnostic("mesh_distance_m"), block.diagnostic("path_min_clearance_m")
     yield from block.bad_diagnostics("mesh_distance_m", near < 0, "must be >= 0")
     wrong = (clearance < 0) | (clearance > near * np.float32(1 + _MEASURE_TOLERANCE) + np.float32(_MEASURE_TOLERANCE))
@@ -154,9 +156,7 @@ def same_state_same_shell(block: Block) -> Findings:
     """Chains that took the same views towards the same target were offered, measured and labelled the same."""
     if block.store.campaign is None or block.width is None:
         return
-    state = _state_ids(block)
-    _, first, inverse = np.unique(state, return_index=True, return_inverse=True)
-    first = first[inverse]
+    first = _first_states(block)
     again = np.flatnonzero(first != np.arange(len(first)))
     if not len(again):
         return
@@ -165,11 +165,11 @@ def same_state_same_shell(block: Block) -> Findings:
         of_candidates = table == CANDIDATES.name
         for name in names:
             values = block.candidate(name) if of_candidates else block.diagnostic(name)
-            bits = values.view(np.uint8).reshape(len(state), block.width, -1)
+            bits = values.view(np.uint8).reshape(len(first), block.width, -1)
             bits = bits.view(np.uint32) if bits.shape[2] % 4 == 0 else bits
             unequal = bits[again] != bits[first[again]]
             if unequal.any():
-                wrong = np.zeros((len(state), block.width), np.bool_)
+                wrong = np.zeros((len(first), block.width), np.bool_)
                 wrong[again] = unequal.any(axis=2)
                 report = block.bad_candidates if of_candidates else block.bad_diagnostics
                 yield from report(name, wrong.reshape(-1), text)
@@ -180,14 +180,16 @@ def poses_as_drawn(block: Block) -> Findings:
     campaign, width = block.store.campaign, block.width
     if campaign is None or width is None or not block.store.deep:
         return
-    uniforms = components(np.stack([rng.random((width, DRAWS_PER_CANDIDATE)) for rng in _generators(block)]))
+    distinct = np.unique(_first_states(block))
+    draws = [rng.random((width, DRAWS_PER_CANDIDATE)) for rng in _generators(block, distinct)]
     config = campaign.candidates
-    expected = sample_poses(_states(block), ShellLayout.of(config), uniforms, config).reshape(-1, 12)
-    stored = block.candidate("pose_world_cam")
+    states = _states(block, distinct)
+    expected = sample_poses(states, ShellLayout.of(config), components(np.stack(draws)), config).reshape(-1, 12)
+    stored = block.candidate("pose_world_cam").reshape(-1, width, 12)[distinct].reshape(-1, 12)
     wrong = (np.abs(stored - expected) > _POSE_TOLERANCE * np.maximum(np.abs(expected), 1)).any(axis=1)
     wrong |= finite_poses(stored) != finite_poses(expected)
     text = "must be the view that the campaign's seed draws at this state"
-    yield from block.bad_candidates("pose_world_cam", wrong, text)
+    yield from block.bad_candidates("pose_world_cam", _rows_of(block, distinct, wrong), text)
 
 
 SHELL_CHECKS: tuple[Callable[[Block], Findings], ...] = (
@@ -202,21 +204,39 @@ SHELL_CHECKS: tuple[Callable[[Block], Findings], ...] = (
 """Checks of a block of candidates against the campaign."""
 
 
-def _states(block: Block) -> CandidateStates:
-    """Where each step's actor stands and what it looks for; a store does not say how far the known space reaches."""
-    centres = block.store.of_target("target_center_world")[block.rollout_of_step].astype(np.float64)
+def _states(block: Block, steps: NDArray[np.int64]) -> CandidateStates:
+    """Where the actor of some steps stands and what it looks for; a store does not say how far known space reaches."""
+    centres = block.store.of_target("target_center_world")[block.rollout_of_step[steps]].astype(np.float64)
     everywhere = np.full_like(centres, np.inf)
-    reference = block.visited_poses[0].astype(np.float64)
-    return CandidateStates(reference, centres, -everywhere, everywhere)
+    return CandidateStates(block.visited_poses[0][steps].astype(np.float64), centres, -everywhere, everywhere)
 
 
-def _generators(block: Block) -> list[np.random.Generator]:
+def _generators(block: Block, steps: NDArray[np.int64]) -> list[np.random.Generator]:
     store = block.store
-    rollouts, steps = block.rollout_of_step.tolist(), block.step("step_index").tolist()
+    rollouts, depths = block.rollout_of_step[steps].tolist(), block.step("step_index")[steps].tolist()
     return [
-        store.rollout_keys[rollout].candidates_rng(store.rollout_paths[rollout][:index])
-        for rollout, index in zip(rollouts, steps, strict=True)
+        store.rollout_keys[rollout].candidates_rng(store.rollout_paths[rollout][:depth])
+        for rollout, depth in zip(rollouts, depths, strict=True)
     ]
+
+
+def _rows_of(block: Block, steps: NDArray[np.int64], wrong: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Rows (m,) of some steps' shells -> rows (n,) of the block."""
+    rows = np.zeros((block.stop - block.start, len(wrong) // max(len(steps), 1)), np.bool_)
+    rows[steps] = wrong.reshape(len(steps), -1)
+    return rows.reshape(-1)
+
+
+def _first_states(block: Block) -> NDArray[np.int64]:
+    """(steps,): the first step of the block that is in the same state.
+
+    What follows from a state alone is computed once; ``same_state_same_shell`` holds the others against the first.
+    """
+    if "first_states" not in block.kept:
+        _, first, inverse = np.unique(_state_ids(block), return_index=True, return_inverse=True)
+        block.kept["first_states"] = first[inverse]
+    first_states: NDArray[np.int64] = block.kept["first_states"]
+    return first_states
 
 
 def _state_ids(block: Block) -> NDArray[np.int64]:
