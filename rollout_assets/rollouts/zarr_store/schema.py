@@ -298,7 +298,7 @@ TARGET_EVAL_CROPS = Table(
     ),
     key="crop_row_id",
     rasters=("points_world", "mask"),
-    doc="Audit only; empty when disabled.",
+    doc="Points behind labels, in stores of other writers. Always empty in stores of this package.",
 )
 
 SHELL = ("A",)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from rollout_assets.config import CampaignConfig
 from rollout_assets.rollouts.generator import RolloutGenerator
+from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig, write_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestContext
 from rollout_assets.sources.vin_store import VinOfflineStore
@@ -58,13 +59,26 @@ def campaign(small_store: Path) -> CampaignConfig:
 
 
 @pytest.fixture(scope="session")
-def campaign_store(campaign: CampaignConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What that campaign makes of two source rows, its config in the manifest. Shared: never change it."""
-    path = tmp_path_factory.mktemp("campaign") / "rollouts.zarr"
+def campaign_records(campaign: CampaignConfig) -> list[RolloutZarrRecord]:
+    """What that campaign makes of two source rows."""
     source = VinOfflineStore.open(campaign.source.store_dir)
+    return list(RolloutGenerator(campaign, source).records(source.rows("train")))
+
+
+@pytest.fixture(scope="session")
+def campaign_store(
+    campaign: CampaignConfig, campaign_records: list[RolloutZarrRecord], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Those records as a store, the campaign in its manifest. Shared: never change it."""
+    path = tmp_path_factory.mktemp("campaign") / "rollouts.zarr"
+    return write_campaign_store(path, campaign, campaign_records)
+
+
+def write_campaign_store(path: Path, campaign: CampaignConfig, records: Iterable[RolloutZarrRecord]) -> Path:
+    """Records as a store that names its campaign."""
     write_rollout_zarr_store(
         path,
-        RolloutGenerator(campaign, source).records(source.rows("train")),
+        records,
         RolloutZarrStoreConfig.from_campaign(campaign),
         context=RolloutStoreManifestContext.here(campaign.model_dump(mode="json")),
         created_at_utc=CREATED,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from rollout_assets.config import CampaignConfig
 from rollout_assets.rollouts import replay_sources
+from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_rollout_zarr_store
+from tests.rollouts.zarr_store.conftest import write_campaign_store
 from tests.rollouts.zarr_store.forging import Change, Rows, at, bump, flip, forge, forge_all, forge_manifest
 from tests.rollouts.zarr_store.store_under_test import Mutable
 
@@ -202,6 +204,14 @@ def test_what_the_campaign_made_passes(campaign_store: Path) -> None:
     assert validate_rollout_zarr_store(campaign_store, deep=True).errors == []
 
 
+def test_targets_without_a_rollout_pass_too(
+    campaign: CampaignConfig, campaign_records: list[RolloutZarrRecord], tmp_path: Path
+) -> None:
+    records = [replace(record, chains=()) for record in campaign_records]
+    path = write_campaign_store(tmp_path / "rollouts.zarr", campaign, records)
+    assert validate_rollout_zarr_store(path, deep=True).errors == []
+
+
 @pytest.mark.parametrize("forgery", FORGERIES, ids=lambda forgery: f"{forgery.path}-{forgery.check}")
 def test_values_that_a_campaign_decides_cannot_be_forged(forgery: Forgery, forged: Mutable, rows: Rows) -> None:
     forge(forged, forgery.path, forgery.change, rows)
@@ -222,6 +232,38 @@ def test_a_store_that_names_no_campaign_is_held_to_the_schema_alone(forged: Muta
     assert checks_of(forged, deep=True) == set()
     forge_manifest(forged, lambda manifest: manifest["generation"].update(writer_config={"writer": "another"}))
     assert checks_of(forged, deep=True) == set()
+
+
+def forge_shard(forged: Mutable, entry: dict[str, Any]) -> None:
+    """Make a store the one of a planned shard."""
+    forge_manifest(forged, lambda manifest: manifest["generation"].update(shard=entry))
+
+
+def test_source_rows_of_a_shard_are_those_of_its_plan(campaign_store: Path, forged: Mutable) -> None:
+    table = RolloutZarrStoreReader(campaign_store).table("sources", decode=True)
+    planned = [
+        {
+            "sample_key": row["sample_key_id"],
+            "sample_index": row["sample_index"],
+            **{name: row[name] for name in ("scene_id", "snippet_id", "source_shard_id", "source_shard_row")},
+            "split": row["split_id"],
+        }
+        for row in table.to_dicts()
+    ]
+    names = ("source_cache_version", "source_offline_store_manifest_hash", "split_manifest_hash", "split")
+    entry: dict[str, Any] = {name: table[f"{name}_id"][0] for name in names} | {"rows": planned}
+    entry["source_manifest_hash"] = entry.pop("source_offline_store_manifest_hash")
+    forge_shard(forged, entry)
+    assert checks_of(forged, deep=False) == set()
+    for name in ("source_cache_version", "source_manifest_hash", "split_manifest_hash"):
+        forge_shard(forged, entry | {name: "x"})
+        assert checks_of(forged, deep=False) == {"sources_as_planned"}
+    for name in ("sample_key", "source_shard_row", "source_shard_id"):
+        other = [row | {name: 77 if name == "source_shard_row" else "other"} for row in planned]
+        forge_manifest(
+            forged, lambda manifest, other=other: manifest["generation"].update(shard=entry | {"rows": other})
+        )
+        assert checks_of(forged, deep=False) == {"sources_as_planned"}
 
 
 BEYOND: dict[str, dict[str, Change]] = {

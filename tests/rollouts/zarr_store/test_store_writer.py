@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -211,6 +212,17 @@ def test_merging_refuses_another_split_and_other_settings(tmp_path: Path) -> Non
     with expected, RolloutZarrStoreWriter(tmp_path / "merged", other) as writer:
         writer.append_store(RolloutZarrStoreReader(tmp_path / "val"))
     assert not (tmp_path / "merged").exists()
+
+
+def test_merging_refuses_a_store_whose_crops_would_be_lost(tmp_path: Path) -> None:
+    path = tmp_path / "crops"
+    write_rollout_zarr_store(path, FEW, CONFIG)
+    document = json.loads((path / "zarr.json").read_bytes())
+    document["attributes"]["target_eval_crops_num_rows"] = 3
+    (path / "zarr.json").write_text(json.dumps(document))
+    expected = pytest.raises(RecordRefused, match="target_eval_crops_num_rows must be 0, got 3")
+    with expected, RolloutZarrStoreWriter(tmp_path / "merged", CONFIG) as writer:
+        writer.append_store(RolloutZarrStoreReader(path))
 
 
 def test_a_store_of_records_without_chains_is_a_store(tmp_path: Path) -> None:

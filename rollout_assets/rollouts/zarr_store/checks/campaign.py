@@ -157,7 +157,7 @@ def roots_follow_sources(store: StoreUnderCheck) -> Findings:
     first = _first_of(source)
     for name in _SAME_PER_SOURCE:
         values = store.column(ROLLOUTS, name)
-        wrong = (values != values[first]).reshape(len(values), -1).any(axis=1)
+        wrong = values != values[first]
         yield from store.bad_rows(ROLLOUTS, name, wrong, "must be the same for all rollouts of a source row")
     frame, last = store.column(ROLLOUTS, "root_frame_index"), store.column(ROLLOUTS, "root_trajectory_index")
     yield from store.bad_rows(ROLLOUTS, "root_frame_index", frame != last, "must be root_trajectory_index")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_assets.config import RolloutRecipeConfig, StochasticBranching
+from rollout_assets.config import RolloutRecipeConfig, SelectionPolicy, StochasticBranching
 from rollout_assets.geometry.poses import Float64
 from rollout_assets.rollouts.policies import (
     LOGIT_LIMIT,
@@ -42,7 +43,7 @@ class _Draws:
         """(s,): place of each step's recipe; -1 for an unknown one."""
         return self.block.store.recipe_of_rollout[self.block.rollout_of_step]
 
-    def given(self, value_of: Callable[[RolloutRecipeConfig], object]) -> NDArray[np.generic]:
+    def given(self, value_of: Callable[[RolloutRecipeConfig], object]) -> NDArray[Any]:
         """(s, 1): a fact of each step's recipe."""
         return np.array([value_of(recipe) for recipe in self.recipes])[self.recipe][:, None]
 
@@ -50,7 +51,7 @@ class _Draws:
     def known(self) -> Mask:
         return (self.recipe >= 0)[:, None]
 
-    def shells(self, name: str) -> NDArray[np.generic]:
+    def shells(self, name: str) -> NDArray[Any]:
         """(s, k): a candidate column."""
         return self.block.candidate(name).reshape(-1, self.width)
 
@@ -93,7 +94,7 @@ class _Draws:
 
     def relaxed(self, kept: Mask) -> Mask:
         """(s, 1): no eligible row kept its distance."""
-        return (self.eligible.any(axis=1) & ~kept.any(axis=1))[:, None]
+        return np.asarray(self.eligible.any(axis=1, keepdims=True) & ~kept.any(axis=1, keepdims=True))
 
     @cached_property
     def draws(self) -> Mask:
@@ -224,14 +225,9 @@ def _gap(draws: _Draws) -> Float64:
 def _expected_logits(draws: _Draws) -> Float64:
     policy = draws.given(lambda recipe: recipe.policy)
     expected = np.zeros(draws.logits.shape)
-    for name, values_of in (
-        ("oracle_greedy", lambda: draws.scores),
-        ("temperature_softmax", lambda: _spread_logits(draws)),
-        ("farthest_from_history", lambda: draws.from_history),
-        ("farthest_from_reference", lambda: draws.from_reference),
-    ):
+    for name, logits_of in _LOGITS.items():
         if (policy == name).any():
-            expected = np.where(policy == name, values_of(), expected)
+            expected = np.where(policy == name, logits_of(draws), expected)
     return expected
 
 
@@ -250,6 +246,15 @@ def _spread_logits(draws: _Draws) -> Float64:
     best = np.minimum((top - _quantile(ordered, count, 0.5)) / spread / temperature, LOGIT_LIMIT)
     logits = np.maximum(best + (scores - top) / spread / temperature, -LOGIT_LIMIT)
     return np.where((count < 2) | ~(spread > 0), 0.0, logits)
+
+
+_LOGITS: Mapping[SelectionPolicy, Callable[[_Draws], Float64]] = {
+    "oracle_greedy": lambda draws: draws.scores,
+    "temperature_softmax": _spread_logits,
+    "farthest_from_history": lambda draws: draws.from_history,
+    "farthest_from_reference": lambda draws: draws.from_reference,
+}
+"""Policy -> logits (s, k); those of all others are 0."""
 
 
 def _quantile(ordered: Float64, count: NDArray[np.int64], share: float) -> Float64:

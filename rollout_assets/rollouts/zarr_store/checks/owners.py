@@ -170,10 +170,15 @@ def depth_aligned(store: StoreUnderCheck) -> Findings:
 
 
 def crops_linked(store: StoreUnderCheck) -> Findings:
-    """Audit crops: none when disabled; otherwise each names a step, a role, and a candidate where its role has one."""
+    """Crops, which other writers keep: each names a step, a role, and a candidate where its role has one.
+
+    A store that a campaign of this package made has none.
+    """
     crops = TARGET_EVAL_CROPS
     if not store.rows(crops):
         return
+    if store.campaign is not None:
+        yield problem(crops.path("crop_row_id"), "must be empty: campaigns keep no crops", store.rows(crops))
     step = store.column(crops, "step_row_id")
     yield from store.bad_rows(crops, "step_row_id", (step < 0) | (step >= store.rows(STEPS)), "must be a step row")
     role = store.column(crops, "source_role_id")

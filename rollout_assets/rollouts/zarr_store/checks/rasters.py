@@ -39,8 +39,8 @@ def depth_rasters(store: StoreUnderCheck) -> Findings:
         bits = depth.view(np.uint16)
         wrong = np.where(valid, (bits < lowest) | (bits > highest), bits != 0)
         text = f"must be {near:g} to {far:g} m where valid and 0 where not"
-        yield from bad_rows(SELECTED_DEPTH.path("depth_m"), wrong.any(axis=(1, 2)), text, first_row=start)
-        unseen = valid.any(axis=(1, 2)) & (selected[start : start + _IMAGES] < 0)
+        yield from bad_rows(SELECTED_DEPTH.path("depth_m"), _images(wrong), text, first_row=start)
+        unseen = _images(valid) & (selected[start : start + _IMAGES] < 0)
         text = "must be false where nothing was selected"
         yield from bad_rows(SELECTED_DEPTH.path("valid_mask"), unseen, text, first_row=start)
         yield from views.findings(start, depth, valid)
@@ -53,8 +53,14 @@ RASTER_CHECKS: tuple[Callable[[StoreUnderCheck], Findings], ...] = (depth_raster
 def _depth_range(store: StoreUnderCheck) -> tuple[float, float]:
     """The renderer's limits, as wide as half precision may round them; all of it where a store does not say."""
     near, far = (store.attributes.get(f"selected_depth_{name}") for name in ("znear_m", "zfar_m"))
-    known = isinstance(near, float) and isinstance(far, float)
-    return (near * (1 - _HALF_PRECISION), far * (1 + _HALF_PRECISION)) if known else (0.0, np.inf)
+    if not isinstance(near, float) or not isinstance(far, float):
+        return 0.0, np.inf
+    return near * (1 - _HALF_PRECISION), far * (1 + _HALF_PRECISION)
+
+
+def _images(pixels: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """(n, h, w) -> (n,): any pixel of each image."""
+    return np.asarray(pixels.any(axis=(1, 2)))
 
 
 def _bits(value: float) -> np.uint16:
@@ -110,6 +116,7 @@ class _Views:
         key = intrinsics.tobytes()
         if key not in self._ray_lengths:
             height, width = self.store.array(SELECTED_DEPTH.path("depth_m")).shape[1:]
-            camera = PinholeCamera(*intrinsics.tolist(), height, width)
+            fx, fy, cx, cy = intrinsics.tolist()
+            camera = PinholeCamera(fx, fy, cx, cy, height, width)
             self._ray_lengths[key] = np.linalg.norm(camera.pixel_directions(), axis=-1).astype(np.float32)
         return self._ray_lengths[key]
