@@ -2,7 +2,13 @@
 
 Without ``deep`` every file is accounted for and matches its checksums, every table is decoded and held against the
 rules and the other tables, and the chunks are those that the manifest says were written. With ``deep`` depth rasters
-are decoded too, and the content of every array is hashed and compared.
+are decoded too, the content of every array is hashed and compared, and views are drawn again from the seed.
+
+A store whose manifest records the campaign that made it is held against that campaign too: recipes, mixture, limits,
+hashes, scores, logits and probabilities must follow from it, so that a value cannot be changed together with all
+digests. What no table repeats only the source can tell, and ``inspect replay`` finds it: distances to the mesh, errors
+of views in a state of one chain, pixels of a view of one chain, the size and class of a box, the IoU of a match, the
+mesh of a whole scene. A store that names no campaign, as those of other writers, is held to the schema alone.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rollout_assets.config import RolloutRecipeConfig, SelectionPolicy, StochasticBranching
 from rollout_assets.geometry.poses import Float64
+from rollout_assets.geometry.vectors import components, length
 from rollout_assets.rollouts.policies import (
     LOGIT_LIMIT,
     MIN_SCORES_FOR_QUARTILES,
@@ -20,6 +21,7 @@ from rollout_assets.rollouts.policies import (
 )
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import Block
 from rollout_assets.rollouts.zarr_store.findings import Findings
+from rollout_assets.rollouts.zarr_store.schema import ABSENT
 
 Mask = NDArray[np.bool_]
 
@@ -71,30 +73,39 @@ class _Draws:
 
     @cached_property
     def from_history(self) -> Float64:
-        """(s, k): distance to the nearest place where the actor has been, the present one included."""
-        return np.fmin.reduce([self._distance(poses) for poses in self.block.visited_poses])
+        """(s, k): distance to the nearest place where the actor has been, where a recipe asks for it; NaN elsewhere."""
+        asked = self.given(lambda recipe: recipe.min_history_distance_m > 0 or recipe.policy == "farthest_from_history")
+        return self._nearest(asked, self.block.visited_poses)
 
     @cached_property
     def from_reference(self) -> Float64:
-        """(s, k): distance to where the actor stands."""
-        return self._distance(self.block.visited_poses[0])
+        """(s, k): distance to where the actor stands, where a recipe asks for it; NaN elsewhere."""
+        asked = self.given(lambda recipe: recipe.policy == "farthest_from_reference")
+        return self._nearest(asked, self.block.visited_poses[:1])
 
-    def _distance(self, poses: NDArray[np.float32]) -> Float64:
-        centres = self.block.candidate("pose_world_cam").reshape(-1, self.width, 12)[..., 9:].astype(np.float64)
-        return np.linalg.norm(centres - poses[:, None, 9:].astype(np.float64), axis=-1)
+    def _nearest(self, asked: Mask, places: Sequence[NDArray[np.float32]]) -> Float64:
+        steps = np.flatnonzero(asked)
+        centres = components(self.block.candidate("pose_world_cam").reshape(-1, self.width, 12)[steps, :, 9:])
+        nearest = np.full((len(asked), self.width), np.nan)
+        for poses in places:
+            away = length(centres - components(poses[steps, 9:])[..., None])
+            nearest[steps] = np.fmin(nearest[steps], away)
+        return nearest
 
     @cached_property
     def allowed(self) -> Mask:
         """(s, k): eligible rows that keep their distance to history; all eligible ones where none does."""
-        gap = self.given(lambda recipe: recipe.min_history_distance_m)
-        if not gap.any():
-            return self.eligible
-        kept = self.eligible & (self.from_history >= gap)
-        return np.where(self.relaxed(kept), self.eligible, kept)
+        return np.where(self.relaxed, self.eligible, self._distant)
 
-    def relaxed(self, kept: Mask) -> Mask:
-        """(s, 1): no eligible row kept its distance."""
-        return np.asarray(self.eligible.any(axis=1, keepdims=True) & ~kept.any(axis=1, keepdims=True))
+    @cached_property
+    def _distant(self) -> Mask:
+        gap = self.given(lambda recipe: recipe.min_history_distance_m)
+        return self.eligible & ((gap == 0) | (self.from_history >= gap)) if gap.any() else self.eligible
+
+    @cached_property
+    def relaxed(self) -> Mask:
+        """(s, 1): there are eligible rows, but none keeps its distance to history."""
+        return np.asarray(self.eligible.any(axis=1, keepdims=True) & ~self._distant.any(axis=1, keepdims=True))
 
     @cached_property
     def draws(self) -> Mask:
@@ -130,10 +141,10 @@ def logits_follow_policy(block: Block) -> Findings:
     )
     text = "must be what the recipe's policy makes of its scores"
     yield from block.bad_candidates("selection_logits", (wrong & draws.known).reshape(-1), text)
-    sources = np.array([*(POLICY_RULES[recipe.policy].score_source for recipe in draws.recipes), ""])
-    names = np.array([*block.store.strings("score_source"), ""])
-    stored = names[np.clip(draws.shells("score_source_id"), -1, len(names) - 1)]
-    wrong = (stored != sources[draws.recipe][:, None]) & draws.known
+    names = block.store.strings("score_source")
+    sources = [POLICY_RULES[recipe.policy].score_source for recipe in draws.recipes]
+    ids = np.array([names.index(name) if name in names else ABSENT for name in sources])
+    wrong = (draws.shells("score_source_id") != ids[draws.recipe][:, None]) & draws.known
     yield from block.bad_candidates("score_source_id", wrong.reshape(-1), "must be what the recipe's policy ranks by")
 
 
@@ -159,8 +170,7 @@ def draws_follow_recipe(block: Block) -> Findings:
         return
     count, most = draws.drawn.sum(axis=1), draws.allowed.sum(axis=1)
     low, high = _branch_counts(draws)
-    relaxed = draws.relaxed(draws.eligible & (draws.from_history >= _gap(draws)))[:, 0] if _gap(draws).any() else False
-    low, high = (np.minimum(np.where(relaxed, 1, limit), most) for limit in (low, high))
+    low, high = (np.minimum(np.where(draws.relaxed[:, 0], 1, limit), most) for limit in (low, high))
     low = np.where(draws.spaced[:, 0], np.minimum(low, 1), low)
     wrong = (count < low) | (count > high) | (draws.drawn & ~draws.allowed).any(axis=1)
     keys = np.where(draws.allowed, draws.logits, -np.inf)
@@ -218,43 +228,41 @@ def _by_oracle(recipe: RolloutRecipeConfig) -> bool:
     return POLICY_RULES[recipe.policy].score_source == ORACLE_SCORE
 
 
-def _gap(draws: _Draws) -> Float64:
-    return draws.given(lambda recipe: recipe.min_history_distance_m).astype(np.float64)
-
-
 def _expected_logits(draws: _Draws) -> Float64:
     policy = draws.given(lambda recipe: recipe.policy)
     expected = np.zeros(draws.logits.shape)
     for name, logits_of in _LOGITS.items():
-        if (policy == name).any():
-            expected = np.where(policy == name, logits_of(draws), expected)
+        steps = np.flatnonzero(policy == name)
+        if len(steps):
+            expected[steps] = logits_of(draws, steps)
     return expected
 
 
-def _spread_logits(draws: _Draws) -> Float64:
-    """``policies.spread_logits`` of every step at once: (s, k)."""
-    scores = np.where(draws.eligible, draws.scores, np.nan)
-    count = draws.eligible.sum(axis=1, keepdims=True)
+def _spread_logits(draws: _Draws, steps: NDArray[np.int64]) -> Float64:
+    """``policies.spread_logits`` of m steps at once: (m, k)."""
+    eligible = draws.eligible[steps]
+    scores = np.where(eligible, draws.scores[steps], np.nan)
+    count = eligible.sum(axis=1, keepdims=True)
     ordered = np.sort(scores, axis=1)
     spread = _quantile(ordered, count, 0.75) - _quantile(ordered, count, 0.25)
     few = (count < MIN_SCORES_FOR_QUARTILES)[:, 0]
     if few.any():
         mean = np.nansum(scores[few], axis=1, keepdims=True) / np.maximum(count[few], 1)
         spread[few] = np.sqrt(np.nansum((scores[few] - mean) ** 2, axis=1, keepdims=True) / np.maximum(count[few], 1))
-    temperature = draws.given(lambda recipe: recipe.temperature).astype(np.float64)
+    temperature = draws.given(lambda recipe: recipe.temperature)[steps].astype(np.float64)
     top = np.take_along_axis(ordered, np.maximum(count - 1, 0), axis=1)
     best = np.minimum((top - _quantile(ordered, count, 0.5)) / spread / temperature, LOGIT_LIMIT)
     logits = np.maximum(best + (scores - top) / spread / temperature, -LOGIT_LIMIT)
     return np.where((count < 2) | ~(spread > 0), 0.0, logits)
 
 
-_LOGITS: Mapping[SelectionPolicy, Callable[[_Draws], Float64]] = {
-    "oracle_greedy": lambda draws: draws.scores,
+_LOGITS: Mapping[SelectionPolicy, Callable[[_Draws, NDArray[np.int64]], Float64]] = {
+    "oracle_greedy": lambda draws, steps: draws.scores[steps],
     "temperature_softmax": _spread_logits,
-    "farthest_from_history": lambda draws: draws.from_history,
-    "farthest_from_reference": lambda draws: draws.from_reference,
+    "farthest_from_history": lambda draws, steps: draws.from_history[steps],
+    "farthest_from_reference": lambda draws, steps: draws.from_reference[steps],
 }
-"""Policy -> logits (s, k); those of all others are 0."""
+"""Policy -> logits (m, k) of m steps; those of all others are 0."""
 
 
 def _quantile(ordered: Float64, count: NDArray[np.int64], share: float) -> Float64:
