@@ -108,7 +108,7 @@ def _runtime_provenance() -> str:
             "python": sys.version.split()[0],
             "platform": platform.platform(),
             "git": _git_state(Path(__file__).resolve().parent),
-            "packages": {name: _version(name) for name in _PACKAGES},
+            "packages": {name: installed_version(name) for name in _PACKAGES},
         }
     )
 
@@ -177,7 +177,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """The version of a distribution; None when it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,12 @@ from rollout_assets.rollouts.zarr_store.documents import (
     root_attributes_of,
 )
 from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows
-from rollout_assets.rollouts.zarr_store.manifest import PACKAGE, ROLLOUT_MANIFEST_FILENAME, parse_manifest
+from rollout_assets.rollouts.zarr_store.manifest import (
+    PACKAGE,
+    ROLLOUT_MANIFEST_FILENAME,
+    installed_version,
+    parse_manifest,
+)
 from rollout_assets.rollouts.zarr_store.schema import (
     CANDIDATE_DIAGNOSTICS,
     CANDIDATES,
@@ -125,7 +129,7 @@ class StoreUnderCheck:
         """Why a campaign that this version recorded cannot be read; "" when there is none to be read."""
         recorded, runtime = self.generation.get("writer_config"), self.generation.get("runtime")
         packages = runtime.get("packages") if isinstance(runtime, dict) else None
-        own = isinstance(packages, dict) and packages.get(PACKAGE) == metadata.version(PACKAGE)
+        own = isinstance(packages, dict) and packages.get(PACKAGE) == installed_version(PACKAGE)
         if not own or not isinstance(recorded, dict) or not {"recipes", "candidates", "oracle"} <= recorded.keys():
             return ""
         try:

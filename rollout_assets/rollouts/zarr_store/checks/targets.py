@@ -104,7 +104,7 @@ def targets_ranked_by_policy(store: StoreUnderCheck) -> Findings:
     position = np.arange(len(order)) - np.maximum.accumulate(np.where(start, np.arange(len(order)), 0))
     wrong = np.zeros(len(rank), np.bool_)
     wrong[order] = rank[order] != position
-    wrong |= (policy == rules.policy) & (rank >= rules.top_k)
+    wrong |= np.char.endswith(policy.astype(str), "_top_k") & (rank >= rules.top_k)
     text = f"must count from 0 in each source row, below the campaign's top_k {rules.top_k}"
     yield from store.bad_rows(TARGETS, "target_selection_rank", wrong, text)
     score = store.column(TARGETS, "target_selection_score")
