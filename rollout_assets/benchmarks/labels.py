@@ -3,8 +3,8 @@
 The same homes (walls, furniture, walk, points, boxes, candidate poses) are measured against meshes of three face
 budgets. Flat furniture and walls keep their shape whatever the budget. Curved parts do not: a cylinder of 8 sides is
 another body than one of 32. That is the discretisation; it is measured here as the distance between the meshes within a
-target's region. Outside of it the meshes may differ too, so that a view may see a pixel of the region more or less:
-a target of the same shape can still have single views whose gain moves.
+target's region. What stands in front of a target is discretised too: a rounder lamp hides a pixel more, and the gain of
+that view moves although the target has the same shape. Such views are told apart by the pixels that see the region.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from rollout_assets.benchmarks.measure import Steps, timed
 from rollout_assets.benchmarks.results import Figure
 from rollout_assets.config import CampaignConfig, OracleConfig
 from rollout_assets.geometry.poses import Float32, Float64
+from rollout_assets.oracle.raycast import render_depth
 from rollout_assets.oracle.scene import OracleScene
 from rollout_assets.oracle.scorer import OracleScorer, OracleState, ScoreRequest, points_in
 from rollout_assets.progress import SILENT, ProgressSink
@@ -49,6 +50,11 @@ DEFINITIONS: Mapping[str, Mapping[str, Any]] = {
 SAME_SHAPE_M = 1e-5
 """Meshes whose distance within a target's region is below this are the same surface there."""
 
+OTHER_SHAPE = "curved parts"
+SAME_PIXELS = "same shape, same pixels"
+OTHER_PIXELS = "same shape, something in front hides other pixels"
+"""Kinds of views: the region's own mesh differs; nothing does; only what stands between the camera and the region."""
+
 ROUNDING = 1e-9
 """A gain above the negative of this is not negative: the sums of two errors are rounded."""
 
@@ -70,7 +76,7 @@ class TessellationMove:
 
     definition: Annotated[str, Figure("definition")]
     meshes: Annotated[str, Figure("faces per home")]
-    targets: Annotated[str, Figure("targets")]
+    views: Annotated[str, Figure("views")]
     labels: Annotated[int, Figure("labels", "{:,}")]
     median: Annotated[float, Figure("median move of a gain", "{:.2g}")]
     largest: Annotated[float, Figure("largest", "{:.2g}")]
@@ -110,10 +116,25 @@ class LabelBenchmark:
 
 @dataclass(frozen=True, eq=False)
 class _Target:
-    """A target on all meshes: gains by (definition, faces), and the distance in metres between two meshes."""
+    """A target on all meshes: what its n views gain and see there, and how far two meshes are apart in its region.
+
+    gains: (n,) by definition and faces; seen: (n, pixels) by faces, which pixels see the region.
+    """
 
     gains: Mapping[tuple[str, int], Float64]
+    seen: Mapping[int, NDArray[np.bool_]]
     apart_m: Mapping[tuple[int, int], float]
+
+    def moved(self, definition: str, pair: tuple[int, int]) -> Float64:
+        """(n,): how far the gain of each view is from one mesh to another."""
+        coarse, fine = (self.gains[definition, faces] for faces in pair)
+        return np.abs(coarse - fine)
+
+    def kinds(self, pair: tuple[int, int]) -> NDArray[np.str_]:
+        """(n,): what differs between two meshes for each view."""
+        coarse, fine = (self.seen[faces] for faces in pair)
+        same_shape = np.where((coarse == fine).all(axis=1), SAME_PIXELS, OTHER_PIXELS)
+        return same_shape if self.apart_m[pair] < SAME_SHAPE_M else np.full(len(coarse), OTHER_SHAPE)
 
 
 def benchmark_labels(
@@ -188,8 +209,18 @@ def _target(
                 return None
             request = ScoreRequest(state, poses, np.ones(len(poses), bool))
             gains[name, faces], states[name, faces] = scorer.score([request])[0].target.root_gain, state
+    seen = {faces: _seen(states["new", faces], poses, _campaign(store, "new").oracle) for faces in meshes}
     pairs = combinations(sorted(meshes), 2)
-    return _Target(gains, {pair: _distance_m(*(states["new", faces] for faces in pair)) for pair in pairs})
+    return _Target(gains, seen, {pair: _distance_m(*(states["new", faces] for faces in pair)) for pair in pairs})
+
+
+def _seen(state: OracleState, poses: Float32, config: OracleConfig) -> NDArray[np.bool_]:
+    """(n, pixels): which pixels of each pose see a point of the target's region."""
+    images = render_depth(state.scene.bvh, poses, state.camera, config.znear_m, config.zfar_m)
+    depth, valid = images.depth_m.cpu().numpy(), images.valid.cpu().numpy()
+    points = np.stack([state.camera.unproject(image, pose) for image, pose in zip(depth, poses, strict=True)])
+    inside = points_in(points.reshape(-1, 3), state.target.crop.box_row).reshape(valid.shape)
+    return np.asarray(inside & valid).reshape(len(poses), -1)
 
 
 def _distance_m(coarse: OracleState, fine: OracleState) -> float:
@@ -225,12 +256,12 @@ def _negative(targets: Sequence[_Target], name: str, faces: int) -> NegativeShar
 
 
 def _moves(targets: Sequence[_Target], name: str, pair: tuple[int, int]) -> Iterator[TessellationMove]:
-    same = [target for target in targets if target.apart_m[pair] < SAME_SHAPE_M]
-    curved = [target for target in targets if target.apart_m[pair] >= SAME_SHAPE_M]
-    for label, chosen in {"all": targets, "same shape": same, "curved parts": curved}.items():
-        moved = _joined([np.abs(target.gains[name, pair[0]] - target.gains[name, pair[1]]) for target in chosen])
-        if len(moved):
-            yield TessellationMove(name, _named(pair), label, len(moved), float(np.median(moved)), float(moved.max()))
+    moved = _joined([target.moved(name, pair) for target in targets])
+    kinds = np.concatenate([np.zeros(0, np.str_), *(target.kinds(pair) for target in targets)])
+    for kind in ("all", SAME_PIXELS, OTHER_PIXELS, OTHER_SHAPE):
+        some = moved if kind == "all" else moved[kinds == kind]
+        if len(some):
+            yield TessellationMove(name, _named(pair), kind, len(some), float(np.median(some)), float(some.max()))
 
 
 def _apart(targets: Sequence[_Target], pair: tuple[int, int]) -> Discretisation:
