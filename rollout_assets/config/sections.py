@@ -83,7 +83,7 @@ class TargetConfig(ConfigSection):
     min_match_iou: Annotated[float, Field(gt=0, le=1)] = 0.1
     ambiguous_iou_margin: Fraction = 0.02
     require_reachable: bool = Field(
-        True, description="Pass over boxes that no first view within the motion limits sees."
+        True, description="Pass over boxes that the actor cannot turn to or come near enough to see."
     )
 
 

@@ -41,7 +41,7 @@ class RolloutDatasetWriterStats:
     targets_refused: Counter[str] = field(default_factory=Counter)
     boxes_ineligible: Counter[str] = field(default_factory=Counter)
     targets_passed_over: Counter[str] = field(default_factory=Counter)
-    """Eligible boxes that were not considered: SCORE_ZERO, or OUT_OF_REACH of the motion limits."""
+    """Eligible boxes that were not considered: SCORE_ZERO, TOO_FAR_TO_SEE, or OUT_OF_REACH of the motion limits."""
     rollouts: int = 0
     recipes_stuck: Counter[str] = field(default_factory=Counter)
     steps: int = 0

@@ -21,7 +21,7 @@ from rollout_assets.rollouts.engine import RolloutKey
 from rollout_assets.sources.meshes import MeshLibrary
 from rollout_assets.sources.sample import VinActor, VinSample
 from rollout_assets.targets.matching import TargetMatch, match_targets
-from rollout_assets.targets.reach import within_turn
+from rollout_assets.targets.reach import longest_horizon, within_sight, within_turn
 from rollout_assets.targets.reasons import TargetInvalidReason
 from rollout_assets.targets.selection import (
     all_eligible,
@@ -153,6 +153,8 @@ def prepare_sample(
     extent = occupancy_extent(actor)
     table = _describe(sample, config)
     if config.targets.require_reachable:
+        seen = within_sight(actor.reference_pose_world_camera, table.boxes, actor.camera, config)
+        table = table.passing_over(~seen, "TOO_FAR_TO_SEE")
         table = table.passing_over(~reachable(table, actor, extent, config), "OUT_OF_REACH")
     passed_over = table.passed_over_counts()
     rng = rng_for(config.seed, actor.identity.sample_key, "targets")
@@ -202,13 +204,14 @@ class EmptySpace:
 
 
 def reachable(table: TargetTable, actor: VinActor, extent: Extent, config: CampaignConfig) -> NDArray[np.bool_]:
-    """(n,): whether the actor can look at each box with its first view, as far as it can know without the mesh.
+    """(n,): whether the actor can turn to each box and has a first view to take, as far as it knows without the mesh.
 
-    The bearing must be within what one step can turn and walk, and of the views that the root will offer at least
-    ``MIN_TAKEABLE_SHARE`` must pass the rules of motion and extent. A box that is not eligible is not looked at.
+    The bearing must be within what can be turned and walked (``within_turn``), and of the views that the root will
+    offer at least ``MIN_TAKEABLE_SHARE`` must pass the rules of motion and extent. A box that is not selectable is not
+    looked at.
     """
     reference, centers = actor.reference_pose_world_camera, table.boxes.centers_world.astype(np.float32)
-    takeable = table.selectable & within_turn(reference, centers, config.candidates)
+    takeable = table.selectable & within_turn(reference, centers, config.candidates, longest_horizon(config))
     rows = np.flatnonzero(takeable)
     keys = (RolloutKey(config.seed, actor.identity.sample_key, table.target_id[row]) for row in rows)
     requests = [

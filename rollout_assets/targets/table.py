@@ -23,7 +23,7 @@ DETECTED_SOURCE: TargetSource = "detected_obbs"
 GROUND_TRUTH_SOURCE: TargetSource = "gt_obbs_oracle"
 """Ground-truth boxes; the source of protocol ``v0_gt_input``."""
 
-PassedOver = Literal["SCORE_ZERO", "OUT_OF_REACH"]
+PassedOver = Literal["SCORE_ZERO", "TOO_FAR_TO_SEE", "OUT_OF_REACH"]
 """Why an eligible box is not selected: nothing is left to gain, or no first view can look at it. Never stored."""
 
 _AREAS = ("projected_area_px", "projected_area_fraction")
