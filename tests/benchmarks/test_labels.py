@@ -18,6 +18,9 @@ def test_labels_of_one_home_on_two_tessellations() -> None:
     assert [row.faces for row in new] == [30_000, 60_000] and all(row.negative == 0 for row in new)
     same = {row.definition: row for row in result.moves if row.views == SAME_PIXELS}
     assert same["new"].labels > 100 and same["new"].largest < 1e-5
+    (noise,) = [row for row in result.noise if row.definition == "new"]
+    assert noise.targets == result.targets and noise.largest < 1e-5
+    assert result.without_root_view < 0.05 and result.least_probability >= 1e-9
     console = Console(file=io.StringIO(), width=160)
     console.print(render(result))
     shown = console.file.getvalue()

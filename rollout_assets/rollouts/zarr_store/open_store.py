@@ -60,6 +60,10 @@ class OpenStore:
         """The store as a plain, read-only Zarr group."""
         return zarr.open_group(self._backend, mode="r", zarr_format=3)
 
+    def has(self, path: str) -> bool:
+        """Whether there is an array at a path; stores from before a column was added lack it."""
+        return path in consolidated_documents(self._root)
+
     def row_array(self, path: str) -> RowArray:
         """An array by path, to be read by rows; a missing one is ``StoreDamaged``."""
         if path not in self._arrays:
