@@ -303,8 +303,8 @@ def second_opinion(
 ) -> None:
     """Score random candidates again by other means than the oracle's, a second for each; exit code 2 when they differ.
 
-    Rays are Embree's where the extra `second-opinion` is installed, else brute force. `moved` is how far a label moves
-    under noise of `quality.noise_m` on the views' points.
+    Rays are Embree's and distances libigl's where the extra `second-opinion` is installed, else both are brute force.
+    `moved` is how far a label moves under noise of `quality.noise_m` on the views' points.
     """
     reader = open_store(store)
     config = required_campaign(reader, campaign)
