@@ -9,6 +9,7 @@
                  versions/v000002/              a promoted store: a Zarr group with one child store per split
                  rollouts.zarr -> versions/v000002
                  reports/train.html             a page per split of the promoted store
+                         train.second_opinion.json  what the check of that name measured
                  collected/*.jsonl              results that were collected for this campaign, if any
                  locks/                         held by live processes
 
@@ -94,6 +95,10 @@ class CampaignLayout:
     def reports(self) -> Path:
         """Pages about the promoted store."""
         return self.root / "reports"
+
+    def second_opinion(self, split: str) -> Path:
+        """What was measured a second time of a promoted split."""
+        return self.reports / f"{split}.second_opinion.json"
 
     @property
     def collected(self) -> Path:

@@ -293,8 +293,20 @@ class RolloutSuspiciousQueryConfig(ConfigSection):
     errors: tuple[SuspiciousKind, ...] = Field((), description="Kinds whose findings are errors and fail checks.")
 
 
+Limits = tuple[Fraction, Fraction]
+"""Where good ends, and where bad begins."""
+
+
 class QualityConfig(ConfigSection):
     """How closely a finished store is examined. Never changes a stored byte, so it is not part of any hash."""
 
     second_opinions_per_split: Count = unhashed(16, description="Labels of each split that are measured a second time.")
     noise_m: Positive = unhashed(1e-7, description="Noise on a view's points under which a label must hold still.")
+    max_noise_move: Positive = unhashed(1e-5, description="How far that noise may move a gain.")
+    max_negative_share: Limits = unhashed((0.001, 0.01), description="Negative labels: good below, bad from there on.")
+    one_point_gain: Positive = unhashed(0.02, description="A label hangs on points that stand for more gain each.")
+    max_one_point_share: Limits = unhashed((0.01, 0.05), description="Such labels: good below, bad from there on.")
+    weighting_targets: Count = unhashed(12, description="Targets that are measured again under both weightings.")
+    min_weighting_agreement: Limits = unhashed(
+        (0.9, 0.7), description="Rank correlation of both weightings: good above, bad below."
+    )

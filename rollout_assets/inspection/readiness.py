@@ -141,7 +141,7 @@ def _draws(reader: RolloutZarrStoreReader, step_of: np.ndarray) -> pl.DataFrame:
 
 def _counted_once(states: pl.DataFrame) -> list[pl.Expr]:
     """Draws and weights: none in repeated states, and no weight where the policy ranks or π is not known."""
-    fresh = pl.Series(_first_visits(states))
+    fresh = pl.Series(_first_visits(states), dtype=pl.Boolean)
     weighted = fresh & ~states["policy"].is_in(RANKING_POLICIES) & states["weight_sum"].is_finite()
     return [
         pl.when(fresh).then("drawn").otherwise(0).fill_null(0).alias("drawn"),

@@ -163,13 +163,13 @@ def second_opinion(
         lines.extend(expert.judge(row))
         judged += 1
         progress(ProgressEvent("second opinion", judged, count, unit="candidates"))
-    labels = pl.DataFrame(lines, schema=_COLUMNS).sort("candidate_row_id", maintain_order=True)
+    labels = pl.DataFrame(lines, schema=COLUMNS).sort("candidate_row_id", maintain_order=True)
     seconds = time.monotonic() - begun
     libraries = (library(), expert.distances.name)
     return SecondOpinion(labels, judged, len(labelled), count, *libraries, campaign.quality.noise_m, seconds)
 
 
-_COLUMNS = {
+COLUMNS = {
     "candidate_row_id": pl.Int64,
     "rollout_id": pl.String,
     "step_index": pl.Int64,
@@ -183,6 +183,7 @@ _COLUMNS = {
     "agrees": pl.Boolean,
     "moved": pl.Float64,
 }
+"""Columns of ``SecondOpinion.labels``."""
 
 
 @dataclass(frozen=True)

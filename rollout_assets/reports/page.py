@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+import polars as pl
 from plotly.offline import get_plotlyjs
 
 from rollout_assets.errors import ConfigError
@@ -112,6 +113,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], ids: Sequence[s
         )
         lines.append(f"<tr{anchor}>{cells}</tr>")
     return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+
+
+def frame(values: pl.DataFrame) -> str:
+    """A table of a whole frame."""
+    return table([name.replace("_", " ") for name in values.columns], values.rows())
 
 
 def folded(label: str, content: str) -> str:

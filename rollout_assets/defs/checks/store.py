@@ -22,6 +22,7 @@ from rollout_assets.defs.checks.verdict import verdict
 from rollout_assets.defs.metadata import COUNTED_TABLES, evidence, findings_table, frame_table, table
 from rollout_assets.defs.step import CampaignStep
 from rollout_assets.inspection.second_opinion import SecondOpinion, second_opinion
+from rollout_assets.inspection.stored_opinion import publish_opinion
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 
@@ -84,7 +85,10 @@ def _up_to_date(step: CampaignStep) -> dg.AssetCheckResult:
 
 
 def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
-    """Measure labels drawn at random a second time, by other means; every promoted version draws others."""
+    """Measure labels drawn at random a second time, by other means; every promoted version draws others.
+
+    What was measured is kept beside the reports, for the pages that are written after this check.
+    """
     version = current_version(step.config)
     opinions = {child.name: _opinion(step, child, version.number) for child in version.children}
     wrong = _by_split(opinions, "findings")
@@ -103,7 +107,10 @@ def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
 def _opinion(step: CampaignStep, child: Path, seed: int) -> SecondOpinion:
     count = step.config.quality.second_opinions_per_split
     reader = RolloutZarrStoreReader(child)
-    return second_opinion(reader, 1.0, seed, step.config, source=step.source, limit=count, budget_s=SECONDS_PER_SPLIT)
+    budget = {"limit": count, "budget_s": SECONDS_PER_SPLIT}
+    opinion = second_opinion(reader, 1.0, seed, step.config, source=step.source, **budget)
+    publish_opinion(CampaignLayout(step.config.shards.output_dir).second_opinion(child.name), opinion, reader)
+    return opinion
 
 
 def _by_split(opinions: Mapping[str, SecondOpinion], frame: str) -> pl.DataFrame:
