@@ -113,7 +113,11 @@ ROLLOUTS = Table(
         Column("split_id", "int32", dictionary="split"),
     ),
     key="rollout_row_id",
-    doc="One row per kept chain.",
+    doc=(
+        "One row per kept chain. `termination_reason`: `fixed_horizon` where a view was taken at every step, "
+        "`terminated_early` at a dead end, `incomplete_rollout` where a chain was cut short after a view that it took "
+        "(campaigns write none; a store of other origin may)."
+    ),
 )
 
 LINEAGE_HASHES: Mapping[str, str] = {
@@ -326,7 +330,12 @@ Q_H = Table(
     ),
     key=None,
     codec="view",
-    doc="The dense training view, derived from steps, candidates, rollouts and targets.",
+    doc=(
+        "The dense training view, derived from steps, candidates, rollouts and targets. A state is a step that took a "
+        "view; the step before a dead end is terminal. ARIA-NBV's rules want every step here: a campaign with "
+        "`store.dead_ends_in_training_view = true` keeps dead ends as states without a reward, and the store's "
+        "attribute of that name says which of the two holds."
+    ),
 )
 
 TABLES: Mapping[str, Table] = {

@@ -82,8 +82,12 @@ def steps_in_order(store: StoreUnderCheck) -> Findings:
     finished = np.zeros(count, np.bool_)
     finished[rollout[last & ~outside]] = selected[last & ~outside] >= 0
     finished &= lengths == horizon
-    wrong = np.where(reasons == "fixed_horizon", ~finished, (reasons == "terminated_early") & finished)
     text = "must be fixed_horizon exactly where a chain selected a view at every step of its horizon"
+    yield from bad_rows(ROLLOUTS.path("termination_reason"), (reasons == "fixed_horizon") != finished, text, reasons)
+    stuck = np.zeros(count, np.bool_)
+    stuck[rollout[last & ~outside]] = selected[last & ~outside] < 0
+    text = "must not be incomplete_rollout where the last step selected nothing: that is terminated_early"
+    wrong = (reasons == "incomplete_rollout") & stuck
     yield from bad_rows(ROLLOUTS.path("termination_reason"), wrong, text, reasons)
     accepted = np.isin(reasons, get_args(TerminationReason))
     yield from bad_rows(ROLLOUTS.path("termination_reason"), ~accepted, "must be a known reason", reasons)
