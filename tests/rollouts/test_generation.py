@@ -192,6 +192,16 @@ def test_a_shell_without_a_valid_view_is_kept_as_a_dead_end(store):
     assert generator.stats.recipes_stuck["NO_VALID_FIRST_VIEW"] == len([r for r in made if r.chains])
 
 
+def test_every_chosen_view_can_be_weighted(records):
+    steps = [step for step in all_steps(records) if step.selection.selected_shell_index != NOT_SELECTED]
+    inclusion = np.array([step.selection.inclusion_probabilities[step.selected_mask][0] for step in steps])
+    assert len(steps) > 50 and inclusion.min() >= 1e-9
+    assert np.exp([step.selection.draw_log_probability for step in steps]).min() >= 1e-9
+    drawn = [record for record in records if "softmax" in record.rollout_id_prefix]
+    logits = np.concatenate([step.selection.logits for step in all_steps(drawn)])
+    assert np.nanmax(np.abs(logits)) <= 7.0
+
+
 def root_views(config: CampaignConfig, store: VinOfflineStore) -> tuple[np.ndarray, Counter[str]]:
     """Takeable views at the root of every labelled target, and what was passed over."""
     generator = RolloutGenerator(config, store)

@@ -105,11 +105,10 @@ def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
 
 
 def _opinion(step: CampaignStep, child: Path, seed: int) -> SecondOpinion:
-    count = step.config.quality.second_opinions_per_split
-    reader = RolloutZarrStoreReader(child)
-    budget = {"limit": count, "budget_s": SECONDS_PER_SPLIT}
-    opinion = second_opinion(reader, 1.0, seed, step.config, source=step.source, **budget)
-    publish_opinion(CampaignLayout(step.config.shards.output_dir).second_opinion(child.name), opinion, reader)
+    config, reader = step.config, RolloutZarrStoreReader(child)
+    count = config.quality.second_opinions_per_split
+    opinion = second_opinion(reader, 1.0, seed, config, source=step.source, limit=count, budget_s=SECONDS_PER_SPLIT)
+    publish_opinion(CampaignLayout(config.shards.output_dir).second_opinion(child.name), opinion, reader)
     return opinion
 
 
