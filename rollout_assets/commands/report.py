@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,11 +11,14 @@ from rollout_assets.commands.opened_store import Campaign, Rollout, Store, campa
 from rollout_assets.commands.terminal import err, progress_bars, say
 from rollout_assets.config import CampaignConfig, load_campaign
 from rollout_assets.errors import RolloutAssetsError
-from rollout_assets.inspection.second_opinion import SecondOpinion, second_opinion
 from rollout_assets.progress import ProgressSink
+from rollout_assets.reports.quality import measured_opinion
 from rollout_assets.reports.rollout_picture import plot_stored_rollout
 from rollout_assets.reports.store_report import write_store_report
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+
+if TYPE_CHECKING:
+    from rollout_assets.inspection.second_opinion import SecondOpinion
 
 
 def report(
@@ -44,7 +47,7 @@ def report(
 def _opinion(reader: RolloutZarrStoreReader, config: CampaignConfig, progress: ProgressSink) -> SecondOpinion | None:
     """A second opinion, or a note on stderr why there is none; the page is written either way."""
     try:
-        return second_opinion(reader, 1.0, 0, config, limit=config.quality.second_opinions_per_split, progress=progress)
+        return measured_opinion(reader, config, progress)
     except RolloutAssetsError as error:
         err.print(f"no second opinion: {error}", markup=False)
         return None
