@@ -117,6 +117,8 @@ def test_build_append_and_refusal_of_an_existing_destination(tmp_path):
     assert json.loads(built.stdout)["num_samples"] == 1 and built.stderr == ""
     again = run("source", "build", store, *options)
     assert again.returncode == 2 and "homes" in again.stderr
+    twice = run("source", "append", store, "--scene", "synthetic-0-00000", "--scene", "synthetic-0-00000")
+    assert twice.returncode == 2 and "synthetic-0-00000 more than once" in twice.stderr
     assert json.loads(run("source", "append", store, "--json").stdout)["num_samples"] == 2
 
 

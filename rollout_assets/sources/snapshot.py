@@ -52,9 +52,12 @@ def read_snapshot(root: Path) -> StoreSnapshot:
     return snapshot
 
 
-def examine(root: Path) -> tuple[StoreSnapshot | None, list[str]]:
-    """The snapshot, as far as it can be read, and all problems. A place that is no store is a ``SourceError``."""
-    path = root / layout.MANIFEST_FILE
+def examine(root: Path, manifest_file: str = layout.MANIFEST_FILE) -> tuple[StoreSnapshot | None, list[str]]:
+    """The snapshot, as far as it can be read, and all problems. A place that is no store is a ``SourceError``.
+
+    ``manifest_file`` lets a writer examine what it is about to commit.
+    """
+    path = root / manifest_file
     if not path.is_file():
         raise SourceError(f"{root}: not a VIN offline store (no {layout.MANIFEST_FILE}); 'source build' makes one")
     raw, problems = _read_json(path)
