@@ -132,16 +132,21 @@ def seal_tree(folder: Path, hashed: Mapping[str, SizeAndDigest] = MappingProxyTy
 
     Files are read once. Those in ``hashed``, by relative path, were read and hashed before and are not read again.
     """
+    facts = tree_digests(folder, hashed)
+    tree = hashlib.sha256()
+    for path, (size, digest) in facts.items():
+        tree.update(f"{path}\0{size}\0{digest}\n".encode())
+    return TreeSeal(len(facts), sum(size for size, _ in facts.values()), tree.hexdigest())
+
+
+def tree_digests(folder: Path, hashed: Mapping[str, SizeAndDigest] = MappingProxyType({})) -> dict[str, SizeAndDigest]:
+    """Size and SHA-256 of every file below a folder, by its relative path, sorted; what is ``hashed`` is not read."""
     paths = sorted(path for path, _ in _files(folder))
     unread = [path for path in paths if path not in hashed]
     with ThreadPoolExecutor(_HASH_THREADS) as threads:
         shares = [unread[start::_HASH_THREADS] for start in range(_HASH_THREADS)]
         facts = dict(hashed) | dict(chain.from_iterable(threads.map(partial(_sizes_and_digests, folder), shares)))
-    tree = hashlib.sha256()
-    for path in paths:
-        size, digest = facts[path]
-        tree.update(f"{path}\0{size}\0{digest}\n".encode())
-    return TreeSeal(len(paths), sum(facts[path][0] for path in paths), tree.hexdigest())
+    return {path: facts[path] for path in paths}
 
 
 def stamp_tree(folder: Path) -> str:
@@ -155,7 +160,12 @@ def stamp_tree(folder: Path) -> str:
 
 def tree_sizes(folder: Path) -> dict[str, int]:
     """Bytes of every file below a folder, by its relative path with slashes; links are not followed."""
-    return {path: entry.stat(follow_symlinks=False).st_size for path, entry in _files(folder)}
+    return {path: status.st_size for path, status in tree_status(folder).items()}
+
+
+def tree_status(folder: Path) -> dict[str, os.stat_result]:
+    """Size and times of every file below a folder, by its relative path with slashes; links are not followed."""
+    return {path: entry.stat(follow_symlinks=False) for path, entry in _files(folder)}
 
 
 def file_sha256(path: Path) -> str:

@@ -19,7 +19,7 @@ from rollout_assets.campaigns.plan import open_source, write_rollout_shard_manif
 from rollout_assets.campaigns.promotion import PromotionResult, promote_rollout_campaign
 from rollout_assets.campaigns.run import CampaignRunResult, run_campaign
 from rollout_assets.campaigns.status import RolloutShardCampaignStatus, summarize_rollout_shard_campaign
-from rollout_assets.campaigns.versions import prune_promoted_versions, rollback_promotion
+from rollout_assets.campaigns.versions import prune_promoted_versions, rollback_promotion, unpin_promotion
 from rollout_assets.commands import terminal
 from rollout_assets.commands.terminal import AsJson, CampaignOption, exit_unless, print_json, progress_bars, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
@@ -89,11 +89,16 @@ def run(
 @app.command()
 def status(
     campaign: CampaignOption = DEMO_CAMPAIGN,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every byte of every finished shard.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read every byte of every finished shard and promoted version.")
+    ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until every shard is finished.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show every planned shard, its state, the reason, and how to go on; exit code 2 if one is not finished."""
+    """Show every planned shard, its state, the reason, and how to go on; exit code 2 if one is not finished.
+
+    Promoted versions are compared with what was published; one that is damaged is named, and gives exit code 2 too.
+    """
     config = load_campaign(campaign)
     if watch and not as_json:
         _watch(config)
@@ -107,7 +112,7 @@ def status(
         )
     summary = summarize_rollout_shard_campaign(config, source=source, deep=deep)
     show(summary, as_json, _show_status)
-    exit_unless(summary.complete)
+    exit_unless(summary.complete and not summary.damaged_versions)
 
 
 @app.command()
@@ -117,7 +122,11 @@ def promote(
     anew: Annotated[bool, typer.Option("--anew", help="From all shards, not from the last version.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make one store per split from all finished shards and let readers have it, in one step."""
+    """Make one store per split from all finished shards and let readers have it, in one step.
+
+    What is damaged of an earlier version is built again from the shards. After a rollback readers are moved only when
+    `campaign unpin` was called.
+    """
     config = load_campaign(campaign)
     with progress_bars() as progress:
         result = promote_rollout_campaign(
@@ -135,12 +144,25 @@ def rollback(
     to: Annotated[str | None, typer.Option(help="This version; default: the one before the current.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let readers have an earlier promoted version again. Nothing is removed."""
+    """Let readers have an earlier promoted version again, until `campaign unpin`. Nothing is removed."""
     version = rollback_promotion(load_campaign(campaign), to)
     if as_json:
         print_json({"version": version.name, "path": version.path})
     else:
         say(f"[green]{version.name}[/] is current again: {version.path}")
+        say("readers stay there, whatever is promoted, until 'rollout-assets campaign unpin'")
+
+
+@app.command()
+def unpin(campaign: CampaignOption = DEMO_CAMPAIGN, as_json: AsJson = False) -> None:
+    """Lift the pin of a rollback: the next promotion lets readers have the newest version again."""
+    pin = unpin_promotion(load_campaign(campaign))
+    if as_json:
+        print_json({"unpinned": None if pin is None else pin.version})
+    elif pin is None:
+        say("nothing is pinned: every promotion moves readers on")
+    else:
+        say(f"no longer: {escape(pin.holds)}; the next 'rollout-assets campaign promote' moves them on")
 
 
 @app.command()
@@ -152,12 +174,13 @@ def prune(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove old promoted versions."""
+    """Remove old promoted versions, and damaged ones that are not current."""
     pruned = prune_promoted_versions(load_campaign(campaign), keep, set_aside=set_aside)
     if as_json:
         print_json(pruned)
         return
-    removed = ", ".join((*pruned.versions, *pruned.set_aside)) or "nothing"
+    versions = [f"{name} (damaged)" if name in pruned.damaged else name for name in pruned.versions]
+    removed = ", ".join((*versions, *pruned.set_aside)) or "nothing"
     say(f"removed {removed}; versions left: {', '.join(pruned.kept) or 'none'}")
 
 
@@ -177,9 +200,12 @@ def _show_run(result: CampaignRunResult) -> None:
 def _show_promotion(result: PromotionResult) -> None:
     """Print a promotion: its children and where they are."""
     for line in result.left_out:
-        say(f"[yellow]left out[/] {line}")
+        say(f"[yellow]left out[/] {escape(line)}")
+    for line in result.damaged:
+        say(f"[red]damaged[/] {escape(line)}; it was not used")
     if not result.splits:
-        say(f"[green]{result.store_dir}[/] already holds these shards as {result.version.name}")
+        holds = "is now again" if result.moved else "already holds these shards as"
+        say(f"[green]{result.store_dir}[/] {holds} {result.version.name}")
         return
     say(f"[green]{result.store_dir}[/] is now {result.version.name}")
     terminal.print_table(
@@ -232,8 +258,12 @@ def _status_line(summary: RolloutShardCampaignStatus) -> str:
     if summary.unplanned_rows:
         new = summary.unplanned_rows
         lines.append(f"[yellow]{len(new)} source row(s) are in no shard yet[/], from {new[0]} on: campaign plan")
-    if summary.behind and summary.complete:
-        lines.append(f"[yellow]not all is promoted[/]: {summary.behind}: campaign promote")
+    for version in summary.damaged_versions:
+        lines += [f"[red]damaged[/]: {escape(problem)}: {version.hint}" for problem in version.problems]
+    if summary.pin is not None:
+        lines.append(f"[yellow]pinned[/]: {escape(summary.pin.holds)}: campaign unpin lifts it")
+    elif summary.behind and summary.complete:
+        lines.append(f"[yellow]not all is promoted[/]: {escape(summary.behind)}: campaign promote")
     return "\n".join(lines)
 
 

@@ -72,6 +72,9 @@ from rollout_assets.campaigns.versions import (
 from rollout_assets.campaigns.versions import (
     rollback_promotion as rollback_promotion,
 )
+from rollout_assets.campaigns.versions import (
+    unpin_promotion as unpin_promotion,
+)
 from rollout_assets.config import (
     RolloutRecipeConfig as RolloutRecipeConfig,
 )

@@ -70,6 +70,17 @@ def test_a_campaign_from_plan_to_rollback(campaign, tmp_path):
     assert facts("campaign", "rollback", "-c", campaign)[1]["version"] == "v000001"
     assert (tmp_path / "out/rollouts.zarr").readlink().name == "v000001"
     assert facts("campaign", "prune", "-c", campaign, "--keep", "1")[1]["kept"] == ["v000001", "v000002"]
+    pinned = run("campaign", "promote", "-c", campaign, "--anew")
+    assert pinned.returncode == 2 and "'rollout-assets campaign unpin' lifts it" in pinned.stderr
+    chunks = [tmp_path / f"out/versions/v00000{number}/val/candidates/target_rri/c/0" for number in (1, 2)]
+    chunks[1].write_bytes(b"")
+    shown = run("campaign", "status", "-c", campaign)
+    assert shown.returncode == 2 and "pinned: readers are pinned to v000001 by a rollback of" in shown.stdout
+    assert "campaign promote" not in shown.stdout and "damaged: v000002 val candidates/target_rri: c/0" in shown.stdout
+    assert "no longer: readers are pinned to v000001" in run("campaign", "unpin", "-c", campaign).stdout
+    chunks[0].write_bytes(b"")
+    healed = run("campaign", "promote", "-c", campaign).stdout
+    assert "is now v000003" in healed and healed.count("val candidates/target_rri: c/0 has 0 bytes") == 2
 
 
 def test_status_names_rows_that_no_shard_owns_and_what_is_not_promoted(campaign, tmp_path):

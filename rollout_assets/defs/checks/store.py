@@ -14,9 +14,10 @@ from rollout_assets.campaigns.integrity import open_shard
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.leakage import find_leaks
 from rollout_assets.campaigns.markers import read_owner
+from rollout_assets.campaigns.pin import read_pin
 from rollout_assets.campaigns.plan import read_rollout_shard_manifest
 from rollout_assets.campaigns.staleness import stale_parts
-from rollout_assets.campaigns.versions import PromotedShard, PromotedVersion, current_version
+from rollout_assets.campaigns.versions import PromotedShard, PromotedVersion, current_name, current_version
 from rollout_assets.config import CampaignConfig
 from rollout_assets.defs.checks.verdict import verdict
 from rollout_assets.defs.metadata import COUNTED_TABLES, evidence, findings_table, frame_table, table
@@ -79,8 +80,11 @@ def _rows_of_shards(config: CampaignConfig, shards: tuple[PromotedShard, ...]) -
 
 def _up_to_date(step: CampaignStep) -> dg.AssetCheckResult:
     stale = stale_parts(step.config, step.source)
+    layout = CampaignLayout(step.config.shards.output_dir)
+    pin = read_pin(layout)
+    readers = {"version": current_name(layout) or "", "pin": "" if pin is None else str(pin)}
     shown = [{"what": part.what, "why": part.why, "to go on": part.remedy} for part in stale]
-    return verdict(UP_TO_DATE, not stale, {"stale": len(stale), **evidence(table(shown))}, warns=True)
+    return verdict(UP_TO_DATE, not stale, {"stale": len(stale), **readers, **evidence(table(shown))}, warns=True)
 
 
 def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
