@@ -3,7 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from rollout_assets.config import CampaignConfig, canonical_hash, canonical_json, load_campaign, shipped_campaigns
+from rollout_assets.config import (
+    CampaignConfig,
+    ConfigSection,
+    canonical_hash,
+    canonical_json,
+    hashed_when_set,
+    load_campaign,
+    shipped_campaigns,
+    unhashed,
+)
 from rollout_assets.errors import ConfigError
 
 DEMO_HASHES = {
@@ -66,6 +75,23 @@ def test_key_order_comments_device_and_paths_change_no_digest(tmp_path):
 def test_a_section_changes_exactly_its_own_digests(tmp_path, text, changed):
     hashes = load_campaign(write(tmp_path, f"name = 'x'\nseed = 7\n{text}")).hashes()
     assert {name for name in hashes if hashes[name] != DEMO_HASHES[name]} == changed
+
+
+class OldSection(ConfigSection):
+    size: int = 1
+
+
+class GrownSection(OldSection):
+    """The section after two options were added to it."""
+
+    inner: OldSection = hashed_when_set(OldSection())
+    place: str = unhashed("here")
+
+
+def test_an_option_that_is_added_later_is_hashed_only_once_it_is_set():
+    assert GrownSection().hashable() == GrownSection(place="there").hashable() == OldSection().hashable()
+    assert GrownSection(inner=OldSection(size=2)).hashable() == {"size": 1, "inner": {"size": 2}}
+    assert GrownSection(inner=OldSection(size=2)).hashable("inner", "place") == {"inner": {"size": 2}}
 
 
 def test_all_problems_are_reported_at_once_with_file_key_and_value(tmp_path):

@@ -13,6 +13,7 @@ from rollout_assets.config.section import (
     Positive,
     Seconds,
     Slug,
+    hashed_when_set,
     unhashed,
 )
 from rollout_assets.config.sections import (
@@ -75,6 +76,7 @@ __all__ = [
     "canonical_hash",
     "canonical_json",
     "data_home",
+    "hashed_when_set",
     "load_campaign",
     "shipped_campaigns",
     "unhashed",

@@ -1,7 +1,8 @@
 """One campaign: every section that decides what is written, and the four digests of them.
 
 A hash is SHA-256 over canonical JSON (sorted keys, no whitespace, every default written out). Fields that cannot change
-a stored byte, such as paths, devices and batch sizes, are marked ``unhashed`` and left out.
+a stored byte, such as paths, devices and batch sizes, are marked ``unhashed`` and left out. Options that were added
+later are marked ``hashed_when_set`` and left out while they have their default.
 """
 
 from __future__ import annotations
@@ -57,18 +58,17 @@ class CampaignConfig(ConfigSection):
     @property
     def candidate_config_hash(self) -> str:
         """Digest of what decides which views are offered and which of them may be taken."""
-        return canonical_hash({"candidates": self.candidates.hashable()})
+        return canonical_hash(self.hashable("candidates"))
 
     @property
     def oracle_config_hash(self) -> str:
         """Digest of what decides a label."""
-        return canonical_hash({"oracle": self.oracle.hashable()})
+        return canonical_hash(self.hashable("oracle"))
 
     @property
     def rollout_config_hash(self) -> str:
         """Digest of what decides targets, selections and chains."""
-        recipes = [recipe.hashable() for recipe in self.recipes]
-        return canonical_hash({"seed": self.seed, "targets": self.targets.hashable(), "recipes": recipes})
+        return canonical_hash(self.hashable("seed", "targets", "recipes"))
 
     @property
     def writer_config_hash(self) -> str:
@@ -78,8 +78,7 @@ class CampaignConfig(ConfigSection):
                 "candidate": self.candidate_config_hash,
                 "oracle": self.oracle_config_hash,
                 "rollout": self.rollout_config_hash,
-                "selected_depth": self.selected_depth.hashable(),
-                "store": self.store.hashable(),
+                **self.hashable("selected_depth", "store"),
             }
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -19,7 +20,15 @@ Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=64)]
 
 def unhashed(default: Any, **kwargs: Any) -> Any:
     """A field that cannot change a stored byte and therefore stays out of every hash."""
-    return Field(default, json_schema_extra={"unhashed": True}, **kwargs)
+    return Field(default, json_schema_extra={"hashed": "never"}, **kwargs)
+
+
+def hashed_when_set(default: Any, **kwargs: Any) -> Any:
+    """A field that is part of a hash only while it differs from its default.
+
+    An option that is added later changes no stored byte until somebody sets it, so stored data stays current.
+    """
+    return Field(default, json_schema_extra={"hashed": "when set"}, **kwargs)
 
 
 class ConfigSection(BaseModel):
@@ -27,13 +36,15 @@ class ConfigSection(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    def hashable(self) -> dict[str, Any]:
-        """Plain JSON values of every field that decides stored bytes."""
-        return {
-            name: _hashable(getattr(self, name))
-            for name, field in type(self).model_fields.items()
-            if not (isinstance(field.json_schema_extra, Mapping) and field.json_schema_extra.get("unhashed"))
-        }
+    def hashable(self, *names: str) -> dict[str, Any]:
+        """Plain JSON values of the fields that decide stored bytes; with names, of those fields only."""
+        fields = type(self).model_fields
+        return {name: _hashable(getattr(self, name)) for name in names or fields if self._hashed(name, fields[name])}
+
+    def _hashed(self, name: str, field: FieldInfo) -> bool:
+        extra = field.json_schema_extra
+        rule = extra.get("hashed") if isinstance(extra, Mapping) else None
+        return rule is None or (rule == "when set" and getattr(self, name) != field.default)
 
 
 def _hashable(value: Any) -> Any:
