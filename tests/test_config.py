@@ -1,4 +1,5 @@
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from rollout_assets.config import (
     hashed_when_set,
     load_campaign,
     shipped_campaigns,
+    toml_text,
     unhashed,
 )
 from rollout_assets.errors import ConfigError
@@ -66,6 +68,8 @@ def test_key_order_comments_device_and_paths_change_no_digest(tmp_path):
         ("[candidates]\nkappa = 9", {"candidate", "writer"}),
         ("[candidates.rules]\nmax_step_m = 0.5", {"candidate", "writer"}),
         ("[targets]\ntop_k = 2", {"rollout", "writer"}),
+        ("[targets]\npolicy = 'all_eligible'", {"rollout", "writer"}),
+        ("[targets]\npolicy = 'explicit'\ntarget_ids = ['scene:snippet:detected_obbs:x']", {"rollout", "writer"}),
         ("[[recipes]]\nname = 'a'\npolicy = 'random'", {"rollout", "writer"}),
         ("[selected_depth]\nenabled = false", {"writer"}),
         ("[store]\ndiscount_gamma = 0.9", {"writer"}),
@@ -92,6 +96,31 @@ def test_an_option_that_is_added_later_is_hashed_only_once_it_is_set():
     assert GrownSection().hashable() == GrownSection(place="there").hashable() == OldSection().hashable()
     assert GrownSection(inner=OldSection(size=2)).hashable() == {"size": 1, "inner": {"size": 2}}
     assert GrownSection(inner=OldSection(size=2)).hashable("inner", "place") == {"inner": {"size": 2}}
+
+
+def test_explicit_targets_are_a_policy_with_ids_and_each_id_once(tmp_path):
+    ids = [load_campaign("demo", {"targets": {"policy": "explicit", "target_ids": [name]}}) for name in ("a", "b")]
+    assert ids[0].rollout_config_hash != ids[1].rollout_config_hash
+    for targets in ({"policy": "explicit"}, {"target_ids": ["a"]}, {"policy": "all_eligible", "target_ids": ["a"]}):
+        with pytest.raises(ConfigError, match="give both or neither"):
+            load_campaign("demo", {"targets": targets})
+    with pytest.raises(ConfigError, match="target_ids must be unique, got a more than once"):
+        load_campaign("demo", {"targets": {"policy": "explicit", "target_ids": ["a", "b", "a"]}})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"source": {"store_dir": 'odd "quotes" \\ and\ttabs, ünïcode \U0001f600 and \x7f'}},
+        {"recipes": [{"name": "a", "policy": "random", "branch": {"counts": [1, 2], "probabilities": [0.5, 0.5]}}]},
+        {"recipes": [{"name": "a", "policy": "random", "branch": [2, 1]}], "suspicious": {"errors": ["empty_depth"]}},
+        {"quality": {"noise_m": 1e-30}, "targets": {"policy": "explicit", "target_ids": ["a:b", "[/x]"]}},
+    ],
+)
+def test_a_campaign_as_toml_text_reads_back_to_itself(settings):
+    campaign = load_campaign("demo", settings)
+    assert CampaignConfig.model_validate(tomllib.loads(toml_text(campaign))) == campaign
 
 
 def test_all_problems_are_reported_at_once_with_file_key_and_value(tmp_path):

@@ -30,7 +30,8 @@ from rollout_assets.oracle.scorer import OracleScorer, OracleState, ScoreRequest
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
 from rollout_assets.rollouts.generator import RolloutGenerator
-from rollout_assets.rollouts.roots import AllEligibleTargets, TargetedRoot
+from rollout_assets.rollouts.roots import TargetedRoot
+from rollout_assets.rollouts.target_sources import AllEligibleTargets
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.config import SyntheticConfig
 from rollout_assets.synthetic.furniture_files import load_furniture

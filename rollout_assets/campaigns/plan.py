@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from rollout_assets.campaigns.layout import CampaignLayout, StoredModel
+from rollout_assets.campaigns.requested_targets import targets_without_row
 from rollout_assets.config import CampaignConfig, Natural, Split, canonical_json
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import CampaignError, ShardDrift
@@ -89,12 +90,16 @@ class RolloutShardEntry(StoredModel):
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """A plan as it stands after planning: all entries, how many are new, and what it replaced, if anything."""
+    """A plan as it stands after planning: all entries, how many are new, and what it replaced, if anything.
+
+    ``targets_without_row`` are the campaign's explicit targets that name no row of its source.
+    """
 
     path: Path
     entries: tuple[RolloutShardEntry, ...]
     new: int
     replaced: Path | None
+    targets_without_row: tuple[str, ...] = ()
 
     @property
     def num_rows(self) -> int:
@@ -141,6 +146,7 @@ def write_rollout_shard_manifest_from_config(
     """
     layout = CampaignLayout(config.shards.output_dir)
     store = store or open_source(config)
+    without_row = targets_without_row(config, store)
     with file_lock(layout.lock("plan"), str(layout.plan), patience_s=PLAN_PATIENCE_S):
         before = layout.plan.read_bytes() if layout.plan.exists() else b""
         existing = () if anew else _of_config(_parse(layout.plan, before), config, store)
@@ -158,7 +164,7 @@ def write_rollout_shard_manifest_from_config(
         if after != before:
             publish_bytes(layout.plan, after)
     new = len(entries) if replaced is not None else len(after[len(before) :].splitlines())
-    return ShardPlan(layout.plan, entries, new, replaced)
+    return ShardPlan(layout.plan, entries, new, replaced, without_row)
 
 
 def read_rollout_shard_manifest(config: CampaignConfig) -> tuple[RolloutShardEntry, ...]:

@@ -255,7 +255,7 @@ class _Promotion:
 
     def _writer(self, child: Path, shards: Sequence[_Shard]) -> RolloutZarrStoreExtender:
         made_of = {"split": child.name, "shards": [shard.promoted.model_dump(mode="json") for shard in shards]}
-        context = RolloutStoreManifestContext.here(self.config.model_dump(mode="json"), self.invocation, made_of)
+        context = RolloutStoreManifestContext.here(self.config, self.invocation, made_of)
         return RolloutZarrStoreExtender(
             child,
             RolloutZarrStoreConfig.from_campaign(self.config),

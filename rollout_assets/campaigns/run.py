@@ -40,6 +40,8 @@ class ShardOutcome:
     set_aside: tuple[SetAside, ...]
     records: int
     seconds: float
+    targets_absent: tuple[str, ...] = ()
+    """Explicit targets that name a row of this shard which does not have them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,8 @@ class CampaignRunResult:
     shards: tuple[ShardOutcome, ...]
     planned: int
     seconds: float
+    targets_without_row: tuple[str, ...] = ()
+    """Explicit targets that name no row of the source."""
 
     @property
     def ok(self) -> bool:
@@ -86,20 +90,22 @@ def run_campaign(
         progress(ProgressEvent("shards", finished, len(chosen), f"{shard_id} {outcome.outcome}", "shards"))
 
     outcomes = run_tasks(
-        partial(_ShardRunner, config, invocation),
+        partial(_ShardRunner, config, invocation or RolloutStoreInvocation.of_config(config)),
         chosen,
         workers,
         on_result=report,
         on_death=lambda death: ShardOutcome(death.task, "failed", str(death), (), 0, 0.0),
         progress=progress,
     )
-    return CampaignRunResult(tuple(outcomes.values()), len(plan.entries), perf_counter() - began)
+    return CampaignRunResult(
+        tuple(outcomes.values()), len(plan.entries), perf_counter() - began, plan.targets_without_row
+    )
 
 
 class _ShardRunner:
     """Runs shards one after another in this process; source, meshes and kernels stay between them."""
 
-    def __init__(self, config: CampaignConfig, invocation: RolloutStoreInvocation | None) -> None:
+    def __init__(self, config: CampaignConfig, invocation: RolloutStoreInvocation) -> None:
         self._config = config
         self._invocation = invocation
         self._source = open_source(config)
@@ -129,4 +135,5 @@ class _ShardRunner:
         except Exception as error:  # the other shards are not affected
             expected = isinstance(error, RolloutAssetsError)
             return ended("failed", str(error) if expected else f"{type(error).__name__}: {error}")
-        return replace(ended(done.outcome), set_aside=done.set_aside, records=done.owner.records)
+        absent = tuple(done.owner.stats.get("targets_absent", ()))
+        return replace(ended(done.outcome), set_aside=done.set_aside, records=done.owner.records, targets_absent=absent)

@@ -151,7 +151,7 @@ class _Build:
             staged / STORE_NAME,
             rows=self.rows,
             context=RolloutStoreManifestContext.here(
-                self.config.model_dump(mode="json"), self.invocation, shard=self.entry.model_dump(mode="json")
+                self.config, self.invocation, shard=self.entry.model_dump(mode="json")
             ),
             on_step=self.on_step,
             progress=self.progress,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -21,12 +20,16 @@ from rollout_assets.campaigns.run import CampaignRunResult, run_campaign
 from rollout_assets.campaigns.status import RolloutShardCampaignStatus, summarize_rollout_shard_campaign
 from rollout_assets.campaigns.versions import prune_promoted_versions, rollback_promotion
 from rollout_assets.commands import terminal
+from rollout_assets.commands.settings import CampaignSettings, read_settings
 from rollout_assets.commands.terminal import AsJson, CampaignOption, exit_unless, print_json, progress_bars, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
-from rollout_assets.errors import SourceError
+from rollout_assets.errors import SourceError, counted
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
 
 app = typer.Typer(help="Plan, run, watch and promote the shards of a campaign.", no_args_is_help=True)
+
+SHOWN_TARGETS = 3
+"""Explicit targets that a message lists; the result in JSON has all of them."""
 
 _COLOURS = {"succeeded": "green", "running": "cyan", "failed": "red", "incomplete": "yellow", "missing": "dim"}
 
@@ -37,16 +40,26 @@ def plan(
     anew: Annotated[
         bool, typer.Option("--anew", help="Start a new plan, for a source that was rebuilt; the old one is kept.")
     ] = False,
+    settings: CampaignSettings = None,
     as_json: AsJson = False,
 ) -> None:
     """Divide source rows into shards and say what they will take. Planned shards never change, new rows are added."""
-    config = load_campaign(campaign)
+    config = load_campaign(campaign, read_settings(settings))
     source = open_source(config)
     planned = write_rollout_shard_manifest_from_config(config, store=source, anew=anew)
     forecast = forecast_campaign(config, planned, source)
     if as_json:
-        print_json({"path": planned.path, "new": planned.new, "replaced": planned.replaced, "forecast": forecast})
+        print_json(
+            {
+                "path": planned.path,
+                "new": planned.new,
+                "replaced": planned.replaced,
+                "forecast": forecast,
+                "targets_without_row": planned.targets_without_row,
+            }
+        )
         return
+    _say_absent(planned.targets_without_row, "in no row of the source")
     if planned.replaced is not None:
         say(f"[yellow]the plan was replaced[/]; the old one is at {planned.replaced}")
     splits = ", ".join(f"{count} {split}" for split, count in forecast.rows_per_split.items())
@@ -70,14 +83,19 @@ def run(
     campaign: CampaignOption = DEMO_CAMPAIGN,
     workers: Annotated[int, typer.Option(help="Processes that build shards side by side.")] = 1,
     shard: Annotated[list[str] | None, typer.Option(help="Only these shards, as in the plan.")] = None,
+    settings: CampaignSettings = None,
     as_json: AsJson = False,
 ) -> None:
     """Build every shard that is not finished and current; exit code 2 if one is left. It may be stopped at any time."""
-    config = load_campaign(campaign)
+    config = load_campaign(campaign, read_settings(settings))
     try:
         with progress_bars() as progress:
             result = run_campaign(
-                config, shard_ids=shard or (), workers=workers, invocation=_invocation(campaign), progress=progress
+                config,
+                shard_ids=shard or (),
+                workers=workers,
+                invocation=RolloutStoreInvocation.of_campaign(campaign, "cli"),
+                progress=progress,
             )
     except KeyboardInterrupt:
         say("[yellow]interrupted[/]; finished shards stay, and 'rollout-assets campaign run' goes on from there")
@@ -91,10 +109,11 @@ def status(
     campaign: CampaignOption = DEMO_CAMPAIGN,
     deep: Annotated[bool, typer.Option("--deep", help="Read every byte of every finished shard.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until every shard is finished.")] = False,
+    settings: CampaignSettings = None,
     as_json: AsJson = False,
 ) -> None:
     """Show every planned shard, its state, the reason, and how to go on; exit code 2 if one is not finished."""
-    config = load_campaign(campaign)
+    config = load_campaign(campaign, read_settings(settings))
     if watch and not as_json:
         _watch(config)
         return
@@ -115,13 +134,18 @@ def promote(
     campaign: CampaignOption = DEMO_CAMPAIGN,
     partial: Annotated[bool, typer.Option("--partial", help="Leave unfinished shards out.")] = False,
     anew: Annotated[bool, typer.Option("--anew", help="From all shards, not from the last version.")] = False,
+    settings: CampaignSettings = None,
     as_json: AsJson = False,
 ) -> None:
     """Make one store per split from all finished shards and let readers have it, in one step."""
-    config = load_campaign(campaign)
+    config = load_campaign(campaign, read_settings(settings))
     with progress_bars() as progress:
         result = promote_rollout_campaign(
-            config, partial=partial, incremental=not anew, invocation=_invocation(campaign), progress=progress
+            config,
+            partial=partial,
+            incremental=not anew,
+            invocation=RolloutStoreInvocation.of_campaign(campaign, "cli"),
+            progress=progress,
         )
     if as_json:
         print_json(vars(result) | {"version": result.version.name})
@@ -168,6 +192,8 @@ def _show_run(result: CampaignRunResult) -> None:
             say(f"[yellow]set aside[/] {moved.name}: {moved.reason}; now at {moved.path}")
         if shard.reason:
             say(f"[red]{shard.outcome}[/] {shard.shard_id}: {shard.reason}")
+    _say_absent(result.targets_without_row, "in no row of the source")
+    _say_absent([name for shard in result.shards for name in shard.targets_absent], "not among the boxes of their rows")
     counts = {name: len(result.of(name)) for name in ("built", "already_finished", "busy", "failed")}
     words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
     records = sum(shard.records for shard in result.shards)
@@ -237,10 +263,12 @@ def _status_line(summary: RolloutShardCampaignStatus) -> str:
     return "\n".join(lines)
 
 
-def _invocation(campaign: str) -> RolloutStoreInvocation:
-    path = Path(campaign)
-    argv = ["rollout-assets", *sys.argv[1:]]
-    return RolloutStoreInvocation.from_cli(argv, path) if path.is_file() else RolloutStoreInvocation("cli", tuple(argv))
+def _say_absent(target_ids: Sequence[str], where: str) -> None:
+    """Name the explicit targets that give nothing, because they are not there."""
+    if target_ids:
+        more = f" and {len(target_ids) - SHOWN_TARGETS} more" if len(target_ids) > SHOWN_TARGETS else ""
+        listed = ", ".join(escape(name) for name in target_ids[:SHOWN_TARGETS])
+        say(f"[yellow]{counted(len(target_ids), 'explicit target')} {where}[/]: {listed}{more}")
 
 
 def _hours(hours: float) -> str:

@@ -14,9 +14,9 @@ from rollout_assets.collection.configs import CollectCommandConfig, read_collect
 from rollout_assets.collection.coverage import INTERRUPTED, CollectionReport
 from rollout_assets.collection.e2e import collect_from_command
 from rollout_assets.commands.aggregate import show_metrics
-from rollout_assets.commands.settings import read_setting
+from rollout_assets.commands.settings import read_settings
 from rollout_assets.commands.terminal import AsJson, err, print_json, progress_bars, say, show
-from rollout_assets.config import load_campaign
+from rollout_assets.config import load_campaign, merge_tables
 from rollout_assets.errors import ConfigError
 
 Split = Literal["train", "validation", "benchmark"]
@@ -112,17 +112,7 @@ def _values(file: Path | None, settings: list[str]) -> dict[str, Any]:
         values = read_collection_file(file)
     else:
         values = {"input_jsonl_fpath": file}
-    for setting in settings:
-        _merge(values, read_setting(setting))
-    return values
-
-
-def _merge(values: dict[str, Any], changes: dict[str, Any]) -> None:
-    for name, value in changes.items():
-        if isinstance(value, dict) and isinstance(values.get(name), dict):
-            _merge(values[name], value)
-        else:
-            values[name] = value
+    return merge_tables(values, read_settings(settings))
 
 
 def _servers(text: str | None) -> dict[str, Any]:

@@ -4,9 +4,26 @@ from __future__ import annotations
 
 import json
 import tomllib
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
+import typer
+
+from rollout_assets.config import merge_tables
 from rollout_assets.errors import ConfigError
+
+CampaignSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Replace one key of the campaign; may be given again.", metavar="TABLE.KEY=VALUE"),
+]
+
+
+def read_settings(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Some settings as nested keys; the last one of the same key counts."""
+    values: dict[str, Any] = {}
+    for text in texts or ():
+        merge_tables(values, read_setting(text))
+    return values
 
 
 def read_setting(text: str) -> dict[str, Any]:

@@ -2,7 +2,15 @@
 
 from rollout_assets.config.campaign import CampaignConfig
 from rollout_assets.config.hashing import canonical_hash, canonical_json
-from rollout_assets.config.reading import DEMO_CAMPAIGN, data_home, load_campaign, shipped_campaigns
+from rollout_assets.config.reading import (
+    DEMO_CAMPAIGN,
+    CampaignText,
+    data_home,
+    load_campaign,
+    merge_tables,
+    read_campaign_text,
+    shipped_campaigns,
+)
 from rollout_assets.config.section import (
     ConfigSection,
     Count,
@@ -39,6 +47,7 @@ from rollout_assets.config.sections import (
     SuspiciousKind,
     TargetConfig,
 )
+from rollout_assets.config.toml_text import toml_text
 
 __all__ = [
     "DEFAULT_MIXTURE",
@@ -46,6 +55,7 @@ __all__ = [
     "DEMO_CAMPAIGN",
     "Branching",
     "CampaignConfig",
+    "CampaignText",
     "CandidateConfig",
     "CandidateRules",
     "ConfigSection",
@@ -78,6 +88,9 @@ __all__ = [
     "data_home",
     "hashed_when_set",
     "load_campaign",
+    "merge_tables",
+    "read_campaign_text",
     "shipped_campaigns",
+    "toml_text",
     "unhashed",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -16,6 +17,7 @@ from rollout_assets.config.section import (
     NonNegative,
     Positive,
     Slug,
+    hashed_when_set,
     unhashed,
 )
 
@@ -70,7 +72,12 @@ class TargetConfig(ConfigSection):
     """Which object a rollout is about, chosen from what the actor sees."""
 
     protocol: Literal["v1_observed", "v0_gt_input"] = "v1_observed"
-    policy: Literal["greedy_top_k", "temperature_softmax_top_k"] = "greedy_top_k"
+    policy: Literal["greedy_top_k", "temperature_softmax_top_k", "all_eligible", "explicit"] = Field(
+        "greedy_top_k", description="all_eligible: every eligible box; explicit: those of target_ids, eligible or not."
+    )
+    target_ids: tuple[Annotated[str, Field(min_length=1)], ...] = hashed_when_set(
+        (), description="The targets of policy explicit, in order; ids as in a store's targets."
+    )
     top_k: Count = 3
     temperature: Positive = Field(1.0, description="Softmax temperature of temperature_softmax_top_k.")
     min_confidence: Fraction = 0.2
@@ -85,6 +92,18 @@ class TargetConfig(ConfigSection):
     require_reachable: bool = Field(
         True, description="Pass over boxes that no first view within the motion limits sees."
     )
+
+    @model_validator(mode="after")
+    def _explicit(self) -> Self:
+        if (self.policy == "explicit") != bool(self.target_ids):
+            raise ValueError(
+                'target_ids are the targets of policy = "explicit"; give both or neither, '
+                f'got policy = "{self.policy}" and {len(self.target_ids)} target_ids'
+            )
+        twice = sorted(name for name, count in Counter(self.target_ids).items() if count > 1)
+        if twice:
+            raise ValueError(f"target_ids must be unique, got {', '.join(twice)} more than once")
+        return self
 
 
 class MixtureComponent(ConfigSection):

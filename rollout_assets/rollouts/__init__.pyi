@@ -190,7 +190,7 @@ from rollout_assets.rollouts.manager import (
 from rollout_assets.rollouts.manager import (
     RolloutManager as RolloutManager,
 )
-from rollout_assets.rollouts.roots import RolloutTargetSource as RolloutTargetSource
+from rollout_assets.rollouts.target_sources import RolloutTargetSource as RolloutTargetSource
 from rollout_assets.candidates.reasons import (
     INVALID_REASON_CODES as INVALID_REASON_CODES,
 )

@@ -18,11 +18,11 @@ from rollout_assets.rollouts.records import SourceProvenance, rollout_record
 from rollout_assets.rollouts.roots import (
     PreparedSample,
     RefusedTarget,
-    RolloutTargetSource,
     SceneLoader,
     TargetedRoot,
     prepare_sample,
 )
+from rollout_assets.rollouts.target_sources import RolloutTargetSource
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.sources.layout import FORMAT_VERSION, IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
@@ -42,6 +42,8 @@ class RolloutDatasetWriterStats:
     boxes_ineligible: Counter[str] = field(default_factory=Counter)
     targets_passed_over: Counter[str] = field(default_factory=Counter)
     """Eligible boxes that were not considered: SCORE_ZERO, or OUT_OF_REACH of the motion limits."""
+    targets_absent: dict[str, str] = field(default_factory=dict)
+    """Explicit target that its row does not have -> the row's sample key."""
     rollouts: int = 0
     recipes_stuck: Counter[str] = field(default_factory=Counter)
     steps: int = 0
@@ -142,6 +144,7 @@ class RolloutGenerator:
             {name: count for name, count in prepared.box_reasons.items() if name != "VALID"}
         )
         self.stats.targets_passed_over.update(prepared.passed_over)
+        self.stats.targets_absent.update(dict.fromkeys(prepared.absent, row.sample_key))
         if prepared.skip_reason is not None:
             self._skip(row, prepared.skip_reason, prepared.skip_reason)
             return

@@ -13,7 +13,8 @@ from rollout_assets.errors import ConfigError
 from rollout_assets.oracle.raycast import RENDERER
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
 from rollout_assets.rollouts.generator import RolloutGenerator
-from rollout_assets.rollouts.roots import MIN_TAKEABLE_SHARE, AllEligibleTargets, ExplicitTargets
+from rollout_assets.rollouts.roots import MIN_TAKEABLE_SHARE
+from rollout_assets.rollouts.target_sources import AllEligibleTargets, ExplicitTargets
 from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutStep, RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig
 from rollout_assets.sources import layout

@@ -11,13 +11,14 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from rollout_assets.config import CampaignConfig, read_campaign_text, toml_text
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.files import replace_bytes
 
@@ -27,24 +28,41 @@ ROLLOUT_MANIFEST_FILENAME = "manifest.json"
 ROLLOUT_MANIFEST_VERSION = "rollout-store-manifest-v1"
 """Version tag for the top-level rollout-store manifest payload."""
 
+InvocationMode = Literal["programmatic", "cli", "dagster"]
+
+COMMAND = "rollout-assets"
+"""Name of the command, as recorded in an invocation wherever it is installed."""
+
 _PACKAGES = ("rollout-assets", "numpy", "numcodecs", "polars", "pydantic", "torch", "warp-lang", "zarr")
 _GIT_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class RolloutStoreInvocation:
-    """How a rollout store generation run was invoked."""
+    """How a rollout store generation run was invoked.
 
-    mode: Literal["programmatic", "cli", "dagster"] = "programmatic"
+    ``argv`` is the command that somebody typed: `rollout-assets …`, or the program that called the package. Runs that
+    Dagster's UI or daemon launch were not typed, and have none. ``raw_toml_text`` is the campaign as it is written, or
+    with every default written out if it was never in a file.
+    """
+
+    mode: InvocationMode = "programmatic"
     argv: tuple[str, ...] = ()
     config_path: str | None = None
     raw_toml_text: str | None = None
 
     @classmethod
-    def from_cli(cls, argv: Sequence[str], config_path: Path) -> RolloutStoreInvocation:
-        """The command line and the campaign file it named, text and all."""
-        resolved = config_path.expanduser().resolve()
-        return cls("cli", tuple(argv), resolved.as_posix(), resolved.read_text(encoding="utf-8"))
+    def of_campaign(cls, campaign: str | Path, mode: InvocationMode | None = None) -> RolloutStoreInvocation:
+        """A run of a campaign that is written down: in a file, or shipped with the package."""
+        written = read_campaign_text(campaign)
+        started_as, argv = _started_as(mode)
+        return cls(started_as, argv, written.path.as_posix(), written.text)
+
+    @classmethod
+    def of_config(cls, config: CampaignConfig | None) -> RolloutStoreInvocation:
+        """A run of a campaign that a program made; its text is the resolved campaign."""
+        started_as, argv = _started_as()
+        return cls(started_as, argv, None, None if config is None else toml_text(config))
 
     def to_jsonable(self) -> dict[str, Any]:
         """Plain JSON values; the digest of the TOML text is computed here."""
@@ -70,12 +88,13 @@ class RolloutStoreManifestContext:
     @classmethod
     def here(
         cls,
-        writer_config: Mapping[str, Any] | None = None,
+        config: CampaignConfig | None = None,
         invocation: RolloutStoreInvocation | None = None,
         shard: Mapping[str, Any] | None = None,
     ) -> RolloutStoreManifestContext:
-        """The context of a run on this machine, with its runtime provenance."""
-        return cls(writer_config, invocation or RolloutStoreInvocation(), runtime_provenance(), shard)
+        """The context of a run on this machine, with its runtime provenance, and of its campaign if there is one."""
+        written = None if config is None else config.model_dump(mode="json")
+        return cls(written, invocation or RolloutStoreInvocation.of_config(config), runtime_provenance(), shard)
 
     def to_jsonable(self) -> dict[str, Any]:
         """The manifest's ``generation`` section."""
@@ -85,6 +104,15 @@ class RolloutStoreManifestContext:
             "runtime": dict(self.runtime),
             "shard": None if self.shard is None else dict(self.shard),
         }
+
+
+def _started_as(mode: InvocationMode | None = None) -> tuple[InvocationMode, tuple[str, ...]]:
+    """How this process was started, and by which command; worker processes have the arguments of their parent."""
+    own = Path(sys.argv[0]).stem == COMMAND if sys.argv else False
+    mode = mode or ("cli" if own else "programmatic")
+    if own or mode == "cli":
+        return mode, (COMMAND, *sys.argv[1:])
+    return mode, () if mode == "dagster" else tuple(sys.argv)
 
 
 def runtime_provenance() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollout_assets.config import SelectedDepthRetentionConfig, load_campaign
+from rollout_assets.config import CampaignConfig, SelectedDepthRetentionConfig, load_campaign
 from rollout_assets.errors import RecordRefused, StoreExists
 from rollout_assets.rollouts.trace import RolloutStep, RolloutZarrRecord, SelectedDepth
 from rollout_assets.rollouts.zarr_store import (
@@ -250,11 +250,12 @@ def test_config_comes_from_a_campaign() -> None:
 def test_the_manifest_says_how_a_store_was_made(tmp_path: Path) -> None:
     toml = tmp_path / "campaign.toml"
     toml.write_text('name = "x"\n')
-    invocation = RolloutStoreInvocation.from_cli(["rollout-assets", "x"], toml)
-    context = RolloutStoreManifestContext.here({"seed": 1}, invocation, {"shard_id": "shard-000000"})
+    invocation = RolloutStoreInvocation.of_campaign(toml, "cli")
+    campaign = CampaignConfig(name="x", seed=1)
+    context = RolloutStoreManifestContext.here(campaign, invocation, {"shard_id": "shard-000000"})
     write_rollout_zarr_store(tmp_path / "store.zarr", FEW, CONFIG, context=context)
     generation = RolloutZarrStoreReader(tmp_path / "store.zarr").sidecar_manifest()["generation"]
-    assert generation["writer_config"] == {"seed": 1}
+    assert generation["writer_config"]["seed"] == 1
     assert generation["shard"] == {"shard_id": "shard-000000"}
     assert generation["invocation"]["raw_toml_text"] == 'name = "x"\n'
     assert len(generation["invocation"]["raw_toml_sha256"]) == 64
