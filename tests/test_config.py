@@ -2,6 +2,7 @@ import textwrap
 import tomllib
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 from rollout_assets.config import (
@@ -73,6 +74,8 @@ def test_key_order_comments_device_and_paths_change_no_digest(tmp_path):
         ("[[recipes]]\nname = 'a'\npolicy = 'random'", {"rollout", "writer"}),
         ("[selected_depth]\nenabled = false", {"writer"}),
         ("[store]\ndiscount_gamma = 0.9", {"writer"}),
+        ("[automation]\nnightly = '30 1 * * *'\nshards_per_tick = 7", set()),
+        ("[quality]\nmin_valid_fanout = 5\nmin_label_yield = 0.5", set()),
         ("[suspicious]\nmax_abs_gain = 2.0\nerrors = ['empty_depth']", set()),
     ],
 )
@@ -121,6 +124,32 @@ def test_explicit_targets_are_a_policy_with_ids_and_each_id_once(tmp_path):
 def test_a_campaign_as_toml_text_reads_back_to_itself(settings):
     campaign = load_campaign("demo", settings)
     assert CampaignConfig.model_validate(tomllib.loads(toml_text(campaign))) == campaign
+
+
+@pytest.mark.parametrize("text", ["0 3 * * *", "*/5 0-6 1,15 1-12/3 7", "59 23 31 12 0", "  0   3 * *  1 "])
+def test_a_cron_expression_means_the_same_to_dagster(text):
+    assert load_campaign("demo", {"automation": {"nightly": text}}).automation.nightly == text
+    dg.ScheduleDefinition(name="nightly", job_name="any", cron_schedule=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("0 3 * *", "must be 5 fields"),
+        ("", "must be 5 fields"),
+        ("60 3 * * *", "minute must be"),
+        ("0 24 * * *", "hour must be"),
+        ("0 3 0 * *", "day must be"),
+        ("0 3 * 13 *", "month must be"),
+        ("0 3 * * 8", "weekday must be"),
+        ("5-1 3 * * *", "minute must be"),
+        ("*/0 3 * * *", "minute must be"),
+        ("0 3 * * mon", "weekday must be"),
+    ],
+)
+def test_a_cron_expression_that_never_happens_is_refused(text, problem):
+    with pytest.raises(ConfigError, match=rf"automation.nightly.*{problem}"):
+        load_campaign("demo", {"automation": {"nightly": text}})
 
 
 def test_all_problems_are_reported_at_once_with_file_key_and_value(tmp_path):

@@ -27,6 +27,7 @@ from rollout_assets.config.section import (
 from rollout_assets.config.sections import (
     DEFAULT_MIXTURE,
     DEFAULT_RECIPES,
+    AutomationConfig,
     Branching,
     CandidateConfig,
     CandidateRules,
@@ -53,6 +54,7 @@ __all__ = [
     "DEFAULT_MIXTURE",
     "DEFAULT_RECIPES",
     "DEMO_CAMPAIGN",
+    "AutomationConfig",
     "Branching",
     "CampaignConfig",
     "CampaignText",

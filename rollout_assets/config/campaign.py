@@ -15,6 +15,7 @@ from rollout_assets.config.hashing import canonical_hash
 from rollout_assets.config.section import ConfigSection, Slug, unhashed
 from rollout_assets.config.sections import (
     DEFAULT_RECIPES,
+    AutomationConfig,
     CandidateConfig,
     OracleConfig,
     QualityConfig,
@@ -43,6 +44,7 @@ class CampaignConfig(ConfigSection):
     shards: ShardConfig = ShardConfig()
     suspicious: RolloutSuspiciousQueryConfig = unhashed(RolloutSuspiciousQueryConfig())
     quality: QualityConfig = QualityConfig()
+    automation: AutomationConfig = AutomationConfig()
 
     @field_validator("recipes")
     @classmethod

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from rollout_assets.config.cron import cron_expression
 from rollout_assets.config.section import (
     ConfigSection,
     Count,
@@ -312,8 +313,22 @@ class RolloutSuspiciousQueryConfig(ConfigSection):
     errors: tuple[SuspiciousKind, ...] = Field((), description="Kinds whose findings are errors and fail checks.")
 
 
+class AutomationConfig(ConfigSection):
+    """When Dagster looks for new source rows, and how much it starts at once. Never changes a row."""
+
+    nightly: Annotated[str, AfterValidator(cron_expression)] = unhashed(
+        "0 3 * * *", description="When the schedule looks: minute, hour, day, month and weekday, in UTC."
+    )
+    shards_per_tick: Count = unhashed(
+        200, description="Shards that one look of the sensor starts; the next look starts the rest."
+    )
+
+
 class QualityConfig(ConfigSection):
     """How closely a finished store is examined. Never changes a stored byte, so it is not part of any hash."""
+
+    min_valid_fanout: Count = unhashed(3, description="Valid views below which a step leaves nothing to choose from.")
+    min_label_yield: Fraction = unhashed(0.95, description="Share of the valid views that must have a label.")
 
     second_opinions_per_split: Count = unhashed(16, description="Labels of each split that are measured a second time.")
     noise_m: Positive = unhashed(1e-7, description="Noise on a view's points under which a label must hold still.")

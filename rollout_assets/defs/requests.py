@@ -20,11 +20,18 @@ from rollout_assets.defs.assets.store import store_data_version
 from rollout_assets.defs.keys import DATA_VERSION_TAG, ROLLOUT_SHARD_PLAN, ROLLOUTS_ZARR, VIN_OFFLINE_STORE
 from rollout_assets.defs.step import CampaignStep
 
-SHARDS_PER_TICK = 200
-"""Runs that one evaluation asks for at most; the next one asks for the rest."""
-
 
 def request_new_shards(step: CampaignStep) -> dg.SensorResult:
+    """Ask for new shards, as many as one evaluation may start; a sensor soon evaluates again and asks for the rest."""
+    return _request_shards(step, step.config.automation.shards_per_tick)
+
+
+def request_all_shards(step: CampaignStep) -> dg.SensorResult:
+    """Ask for all new shards, because a schedule evaluates once a night and nobody asks for the rest before."""
+    return _request_shards(step, None)
+
+
+def _request_shards(step: CampaignStep, at_most: int | None) -> dg.SensorResult:
     """Extend the plan by new rows, and ask for every planned shard that is neither validated nor in progress."""
     if (edited := _edited(step)) is not None:
         return dg.SensorResult(skip_reason=edited)
@@ -36,7 +43,7 @@ def request_new_shards(step: CampaignStep) -> dg.SensorResult:
     return dg.SensorResult(
         run_requests=[
             dg.RunRequest(f"shard:{step.keys.name}:{entry.shard_id}:{entry.sha256[:16]}", partition_key=entry.shard_id)
-            for entry in waiting[:SHARDS_PER_TICK]
+            for entry in waiting[:at_most]
         ]
     )
 

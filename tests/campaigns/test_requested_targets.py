@@ -1,6 +1,8 @@
 """Which targets get rollouts, as a campaign asks for them: the best, all eligible ones, or some by name."""
 
 import json
+import sys
+import tomllib
 
 import pytest
 
@@ -10,6 +12,7 @@ from rollout_assets.campaigns.run import run_campaign
 from rollout_assets.campaigns.shard import run_rollout_shard
 from rollout_assets.config import CampaignConfig, load_campaign
 from rollout_assets.errors import CampaignError
+from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.targets.selection import describe_sample
@@ -68,6 +71,23 @@ def test_explicit_targets_are_exactly_the_ones_named_and_absent_ones_are_counted
     owner = run_rollout_shard(config, "shard-000000").owner
     assert owner.stats["targets_absent"] == {gone: source.rows("train")[1].sample_key}
     assert owner.stats["rows_skipped"] == {"NO_EXPLICIT_TARGET": 1}
+
+
+def test_a_campaign_that_a_program_made_is_recorded_with_every_default_written_out(campaign):
+    config = with_targets(campaign, top_k=1)
+    result = run_rollout_shard(config, write_rollout_shard_manifest_from_config(config).entries[0])
+    recorded = RolloutZarrStoreReader(result.store_dir).sidecar_manifest()["generation"]["invocation"]
+    assert (recorded["mode"], recorded["config_path"], recorded["argv"]) == ("programmatic", None, sys.argv)
+    assert CampaignConfig.model_validate(tomllib.loads(recorded["raw_toml_text"])) == config
+
+
+@pytest.mark.parametrize(("argv0", "argv"), [("/usr/bin/rollout-assets", ["rollout-assets", "demo"]), ("grpc", [])])
+def test_a_shipped_campaign_is_recorded_with_its_text_and_the_command_if_it_was_ours(monkeypatch, argv0, argv):
+    monkeypatch.setattr(sys, "argv", [argv0, "demo"])
+    recorded = RolloutStoreInvocation.of_campaign("demo", "dagster").to_jsonable()
+    assert recorded["mode"] == "dagster" and recorded["argv"] == argv
+    assert tomllib.loads(recorded["raw_toml_text"])["name"] == "demo"
+    assert recorded["config_path"].endswith("campaigns/shipped/demo.toml") and len(recorded["raw_toml_sha256"]) == 64
 
 
 def test_a_list_that_matches_nothing_is_refused_at_planning(campaign, source):

@@ -95,6 +95,25 @@ def test_the_nightly_schedule_asks_for_the_same_new_shards(made_desk, ticker):
     assert [request.partition_key for request in asked] == ["shard-000002", "shard-000003"]
 
 
+def test_a_sensor_asks_in_parts_and_a_schedule_for_all_because_it_comes_once_a_night(made_desk, ticker):
+    edit(made_desk.campaign, "[shards]", "[automation]\nshards_per_tick = 2\n\n[shards]")
+    scene = VinOfflineStore.open(made_desk.source).row(0).scene_id
+    append_synthetic_snippets(made_desk.source, 6, scene_ids=[scene], workers=1)
+    new = ["shard-000002", "shard-000003", "shard-000004"]
+    in_parts = ticker.sensor("tiny_new_snippets").run_requests
+    assert [request.partition_key for request in in_parts] == new[:2]
+    assert [request.partition_key for request in ticker.schedule("tiny_nightly").run_requests] == new
+    assert ticker.execute("tiny_shard", in_parts) == new[:2]
+    rest = ticker.sensor("tiny_new_snippets").run_requests
+    assert [request.partition_key for request in rest] == new[2:]
+
+
+def test_the_schedule_follows_the_campaign(made_desk):
+    edit(made_desk.campaign, "[shards]", "[automation]\nnightly = '30 1 * * 1-5'\n\n[shards]")
+    schedule = made_desk.runner().definitions.get_repository_def().get_schedule_def("tiny_nightly")
+    assert schedule.cron_schedule == "30 1 * * 1-5"
+
+
 def test_an_edited_campaign_is_not_rebuilt_by_itself(made_desk, ticker):
     edit(made_desk.campaign, "radius_max_m = 0.9", "radius_max_m = 0.8")
     for sensor in ("tiny_new_snippets", "tiny_promotion"):
