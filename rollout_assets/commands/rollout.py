@@ -54,9 +54,10 @@ def rollout(
     steps = [step for record in records for step in step_rows(record)]
     show(steps, as_json, lambda steps: _show(chosen.match, steps))
     if plot is not None:
-        scene, points_world = chosen.oracle_state.scene, chosen.actor.points_world
         chain = records[-1].chains[0]
-        rollout_picture.plot_rollout(records[-1], chain, scene.vertices, scene.faces, points_world, plot)
+        root_pose, points_world = records[-1].root.pose_world_camera, chosen.actor.points_world
+        around = rollout_picture.Surroundings.of(chosen.oracle_state, points_world, root_pose, chain, generator.scorer)
+        rollout_picture.plot_rollout(records[-1], chain, around, plot)
         if not as_json:
             say(f"wrote {plot}")
 
