@@ -23,7 +23,8 @@ def report(
     """Write one self-contained page about a store; with --rollout, that rollout in 3-D.
 
     The 3-D page shows the scene's mesh and points when the campaign's source is there, and goes without them if not.
-    With --campaign the page about the store also compares weightings of faces, measured on the campaign's source.
+    With --campaign the page about the store also compares weightings of faces, measured on the campaign's source, and
+    rows that look wrong link to their rollouts in 3-D, in the folder FILE_rollouts beside the page.
     """
     reader = open_store(store)
     if rollout is None:

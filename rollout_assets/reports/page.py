@@ -129,6 +129,11 @@ def link(target: str, label: Any) -> Markup:
     return Markup(f'<a href="#{escape(target)}">{cell(label)}</a>')
 
 
+def file_link(address: str, label: str) -> Markup:
+    """A link to a file beside the page."""
+    return Markup(f'<a href="{escape(address)}">{escape(label)}</a>')
+
+
 def tagged(kind: str, label: str) -> Markup:
     """A word in the colour of its kind: good, careful, bad, error, warning, info."""
     return Markup(f"<span class={escape(kind)}>{escape(label)}</span>")

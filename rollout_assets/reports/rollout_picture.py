@@ -103,8 +103,10 @@ class StoredPictures:
         return picture(stored.lineage, root_pose, stored.chain, around)
 
     def write_pages(self, rollout_row_ids: Sequence[int], folder: Path) -> dict[int, Path]:
-        """One page per chain in a folder; all share one script there, so that a page takes little space."""
+        """One page per chain in a folder, in place of earlier ones; all share one script that lies there too."""
         folder.mkdir(parents=True, exist_ok=True)
+        for earlier in folder.glob("rollout-*.html"):
+            earlier.unlink()
         pages = {row: folder / f"rollout-{row:06d}.html" for row in rollout_row_ids}
         for row, path in pages.items():
             _write(self.picture(row), path, script="directory")
@@ -173,8 +175,10 @@ def picture(lineage: RolloutLineage, root_pose: Float32, chain: RolloutChain, ar
         figure.add_trace(traces.target_points(around.before, "before", "#1f3bb3", shown=True))
         figure.add_trace(traces.target_points(around.after, "after", "#e07b00", shown=False))
     figure.add_traces(traces.path_taken(root_pose, chain))
+    scale = traces.GainScale.of(chain)
     for index, step in enumerate(chain.steps):
-        figure.add_traces(traces.views_offered(step, index))
+        figure.add_traces(traces.views_offered(step, index, scale))
+    figure.add_trace(scale.bar())
     return figure.update_layout(_layout(lineage, root_pose, cuts, shown))
 
 
@@ -195,7 +199,6 @@ def _layout(lineage: RolloutLineage, root_pose: Float32, cuts: Sequence[traces.C
     return {
         "title": {"text": f"{lineage.rollout_id}: {lineage.target_id}", "font": {"size": 15}},
         "scene": {"aspectmode": "data", **axes, "camera": {"eye": _eye(root_pose)}},
-        "coloraxis": {"colorscale": "Viridis", "colorbar": {"title": {"text": "root gain"}, "len": 0.8}},
         "margin": {"l": 0, "r": 0, "t": 50, "b": 0},
         "legend": {
             "itemsizing": "constant",

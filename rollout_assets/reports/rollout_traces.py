@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
+from plotly.colors import sample_colorscale
 
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.poses import Float32, Float64, rotation, translation
@@ -28,6 +29,7 @@ LOW_CUTS_M = (0.5, 1.0)
 _SLACK_M = 3e-4
 """Keeps cuts off the floor, and off table tops at round heights, which would lie in no slab."""
 
+SCALE_NAME = "Viridis"
 REFUSED_FRUSTA = "frusta of refused views"
 FRUSTUM_M = 0.12
 BOX_EDGES = ((0, 1), (2, 3), (4, 5), (6, 7), (0, 2), (1, 3), (4, 6), (5, 7), (0, 4), (1, 5), (2, 6), (3, 7))
@@ -95,11 +97,37 @@ def target_points(points_world: Float32, when: str, colour: str, shown: bool) ->
     return go.Scatter3d(**_xyz(points_world), name=name, visible=visible, **look, **_TARGET)
 
 
-def views_offered(step: RolloutStep, index: int) -> list[go.Scatter3d]:
+@dataclass(frozen=True)
+class GainScale:
+    """Colours of root gains between the least and the greatest one of a chain."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, chain: RolloutChain) -> GainScale:
+        """The scale of all labelled views of a chain."""
+        gains = np.concatenate([[], *(step.labels.target_root_gain[step.oracle_label_mask] for step in chain.steps)])
+        return cls(float(gains.min()), float(gains.max())) if len(gains) else cls(0.0, 0.0)
+
+    def colours(self, gains: Float32) -> list[str]:
+        """Written out, because Plotly's legend cannot show a number of a colour axis."""
+        shares = (gains.astype(np.float64) - self.low) / max(self.high - self.low, 1e-12)
+        return sample_colorscale(SCALE_NAME, shares.clip(0.0, 1.0).tolist()) if len(gains) else []
+
+    def bar(self) -> go.Scatter3d:
+        """Draws nothing but the colour bar."""
+        title = {"title": {"text": "root gain"}, "len": 0.8}
+        marker = {"color": [self.low, self.high], "colorscale": SCALE_NAME, "showscale": True, "colorbar": title}
+        nowhere = {axis: [None, None] for axis in "xyz"}
+        return go.Scatter3d(**nowhere, mode="markers", marker=marker, showlegend=False, hoverinfo="skip")
+
+
+def views_offered(step: RolloutStep, index: int, scale: GainScale) -> list[go.Scatter3d]:
     """The views of one step, valid and refused: a marker each, which says what is known of it, and their frusta."""
     valid = np.flatnonzero(step.oracle_label_mask)
     refused = np.flatnonzero(~step.shell.actor_action_mask & np.isfinite(step.shell.pose_world_camera).all(axis=1))
-    gains = {"color": step.labels.target_root_gain[valid].tolist(), "coloraxis": "coloraxis"}
+    gains = {"color": scale.colours(step.labels.target_root_gain[valid])}
     green, red = {"color": "rgba(45,140,100,0.6)", "width": 3}, {"color": "rgba(200,60,60,0.6)"}
     return [
         _markers(step, index, valid, f"{len(valid)} valid views", gains, index == 0),

@@ -21,16 +21,14 @@ from rollout_assets.inspection.objectives import rollout_step_objective_rows
 from rollout_assets.inspection.provenance import generation, recorded_campaign
 from rollout_assets.inspection.readiness import training_readiness
 from rollout_assets.inspection.summary import candidate_group_summary_rows, rollout_tree_summary_rows
-from rollout_assets.inspection.suspicious import suspicious_rollout_rows
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.reports import page as html
 from rollout_assets.reports import quality
 from rollout_assets.reports import store_figures as figures
+from rollout_assets.reports.suspicious_rows import add_suspicious_rows
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 GALLERY_IMAGES = 12
-EXAMPLES_PER_KIND = 12
-"""Findings of one kind that the page lists; the command below them lists all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +39,7 @@ class _Report:
     reader: RolloutZarrStoreReader
     campaign: CampaignConfig | None
     opinion: pl.DataFrame | None
+    path: Path
 
     @cached_property
     def objectives(self) -> pl.DataFrame:
@@ -55,20 +54,26 @@ def write_store_report(
     opinion: pl.DataFrame | None = None,
     progress: ProgressSink = SILENT,
 ) -> Path:
-    """Write the report as one self-contained HTML file: no network, no other files.
+    """Write the report as one self-contained HTML file: no network, no other files needed.
 
-    With a campaign whose source is there, some targets are measured again under both weightings of faces. ``opinion``
-    is a second opinion's table; its column ``moved`` says how far noise on the points moves a label.
+    With a campaign whose source is there, some targets are measured again under both weightings of faces, and rows that
+    look wrong link to 3-D pages in ``pictures_folder(path)``. ``opinion`` is a second opinion's table; its column
+    ``moved`` says how far noise on the points moves a label.
     """
     html.refuse_other_endings(path)
     page = html.Page(f"Rollout store {Path(reader.location).name}", reader.location)
-    report = _Report(page, reader, campaign, opinion)
+    report = _Report(page, reader, campaign, opinion, path)
     for done, part in enumerate(PARTS, start=1):
         part(report)
         progress(ProgressEvent("report", done, len(PARTS), unit="sections"))
     again = f"rollout-assets report {shlex.quote(reader.location)} -o {shlex.quote(str(path))}"
     page.section("again", "Make this page again", html.command(again))
     return page.write(path)
+
+
+def pictures_folder(path: Path) -> Path:
+    """Where the 3-D pages that a report links to are: beside it, so that both can be moved together."""
+    return path.with_name(f"{path.stem}_rollouts")
 
 
 def _overview(report: _Report) -> None:
@@ -297,57 +302,8 @@ def _depths(report: _Report) -> None:
 
 
 def _suspicious(report: _Report) -> None:
-    page, reader = report.page, report.reader
-    suspicious = suspicious_rollout_rows(reader)
-    if suspicious.is_empty():
-        page.section("suspicious", "What looks wrong", html.text("Nothing. Every kind of finding was looked for."))
-        return
-    kinds = suspicious.group_by("kind", "severity", maintain_order=True).agg(pl.len().alias("rows"))
-    overview = html.table(
-        ("kind", "severity", "rows"),
-        [
-            (html.link(f"kind-{kind}", kind), html.tagged(severity, severity), rows)
-            for kind, severity, rows in kinds.rows()
-        ],
-    )
-    parts, mentioned = [overview], set()
-    columns = ("rollout_row_id", "step_row_id", "candidate_row_id", "target_row_id", "message")
-    for kind, _, count in kinds.rows():
-        shown = suspicious.filter(pl.col("kind") == kind).head(EXAMPLES_PER_KIND)
-        mentioned |= set(shown["step_row_id"].drop_nulls().to_list())
-        rows = f"{count:,} rows" if count > 1 else "1 row"
-        more = f", first {shown.height}" if shown.height < count else ""
-        parts.append(f'<h3 id="kind-{kind}">{kind} ({rows}{more})</h3>')
-        lines = [(rollout, _step_link(step), *others) for rollout, step, *others in shown.select(columns).rows()]
-        parts.append(html.table(("rollout", "step", "candidate", "target", "what"), lines))
-    place = shlex.quote(reader.location)
-    parts.append(html.text("All of them, and everything about one candidate:", soft=True))
-    parts.append(
-        html.command(
-            f"rollout-assets inspect suspicious {place} --csv", f"rollout-assets inspect explain {place} CANDIDATE"
-        )
-    )
-    page.section("suspicious", "What looks wrong", *parts)
-    if mentioned:
-        page.section("steps", "Steps named above", _steps(report.objectives, sorted(mentioned)))
-
-
-def _steps(objectives: pl.DataFrame, rows: list[int]) -> str:
-    chosen = objectives.filter(pl.col("step_row_id").is_in(rows))
-    columns = {
-        "step_row_id": "step row",
-        "rollout_id": "rollout",
-        "step_index": "step",
-        "target_id": "target",
-        "num_valid_candidates": "valid",
-        "num_candidates": "views",
-        "selected_position": "taken from",
-        "marginal_target_root_gain": "gain",
-        "best_root_gain": "best",
-        "cumulative_target_root_gain": "total",
-    }
-    lines = chosen.select(*columns).rows()
-    return html.table(list(columns.values()), lines, ids=[f"step-{line[0]}" for line in lines])
+    folder = pictures_folder(report.path)
+    add_suspicious_rows(report.page, report.reader, report.objectives, report.campaign, folder)
 
 
 def _lineage(report: _Report) -> None:
@@ -391,10 +347,6 @@ PARTS: tuple[Callable[[_Report], None], ...] = (
     _lineage,
 )
 """Sections in the order of the page."""
-
-
-def _step_link(step: int | None) -> html.Markup | None:
-    return None if step is None else html.link(f"step-{step}", step)
 
 
 def _frame(frame: pl.DataFrame) -> str:
