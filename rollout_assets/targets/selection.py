@@ -87,6 +87,8 @@ def select_targets(table: TargetTable, config: TargetConfig, rng: np.random.Gene
     entropy (in nats) are those of the draw among the targets still there, so their product is that of the sequence.
     """
     order = ranked(table)
+    if config.policy not in ("greedy_top_k", "temperature_softmax_top_k"):
+        raise ConfigError(f"targets.policy {config.policy} selects nothing by rank; target_source_of(config) chooses")
     if config.policy == "greedy_top_k":
         return _certain(table, order[: config.top_k], config.policy)
     chosen: list[SelectedTarget] = []
