@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from rollout_assets.candidates.reasons import InvalidReason
 from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.config import RolloutRecipeConfig
 from rollout_assets.geometry.poses import Float32, Float64, translation
@@ -49,12 +50,23 @@ class RolloutKey:
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedState:
-    """A state with its offered views and their labels. pose_world_camera: (12,) where the actor stands."""
+    """A state with its offered views and their labels. pose_world_camera: (12,) where the actor stands.
+
+    target_points_after: (k,) float32, how many points of the target are known once each view is taken; NaN where there
+    is no label.
+    """
 
     path: ShellPath
     pose_world_camera: Float32
     shell: CandidateShell
     labels: StepLabels
+    target_points_after: Float32
+
+    @property
+    def views_scored(self) -> int:
+        """Views that the oracle looked at: the takeable ones, and those that were so until they hit nothing."""
+        blind = self.shell.invalid_reason_bitset == 1 << InvalidReason.DEPTH_NO_HIT
+        return int((self.shell.actor_action_mask | blind).sum())
 
     @property
     def scores(self) -> Float64:
@@ -106,7 +118,8 @@ def expand(recipe: RolloutRecipeConfig, key: RolloutKey) -> Expansion:
     """Grow a recipe's chains to its horizon. Yields the paths it needs next; returns the kept chains, best first.
 
     At every depth each open chain decides once and branches; then the ``beam_width`` best by summed score stay, dead
-    ends among them. Equal sums keep the order in which they were taken.
+    ends among them. Equal sums keep the order in which they were taken. Sending no states ends the growth: the chains
+    are returned as they are, and those that were still open are ``incomplete_rollout``.
     """
     chains: tuple[Chain, ...] = (Chain(),)
     for depth in range(recipe.horizon):
@@ -114,6 +127,8 @@ def expand(recipe: RolloutRecipeConfig, key: RolloutKey) -> Expansion:
         if not open_paths:
             break
         states = yield open_paths
+        if not states:
+            break
         grown: list[Chain] = []
         for chain in chains:
             grown.extend([chain] if chain.dead_end else _branch(chain, states, recipe, key, depth))

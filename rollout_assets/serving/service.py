@@ -128,7 +128,7 @@ class RolloutService:
         target = find_target(prepared, plan.request.target)
         if isinstance(target, RefusedTarget):
             return self._results.refused(plan, prepared, target)
-        task = RolloutTask(0, target, plan.recipe, plan.config.seed, plan.request.params.max_rollout_steps)
+        task = RolloutTask(0, target, plan.recipe, plan.config.seed, **vars(plan.limits))
         done = await self._impl.run_alone(task)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._finishing, self._finish, plan, prepared, target, done)

@@ -10,6 +10,8 @@ from rollout_assets.config import RolloutRecipeConfig
 
 Index = Annotated[int, Field(ge=0)]
 Payload = Literal["chains", "record"]
+EndReason = Literal["horizon", "dead_end", "no_takeable_view", "max_rollout_steps", "max_views_scored"]
+"""Why a rollout ended: naturally (the first two), not at all begun, or truncated by a limit (the last two)."""
 
 
 class Message(BaseModel):
@@ -25,9 +27,14 @@ class AgentRef(Message):
 
 
 class RolloutParams(Message):
-    """What a request changes about its recipe; a field left out keeps the recipe's value."""
+    """What a request changes about its recipe; a field left out keeps the recipe's value.
+
+    ``max_rollout_steps`` and ``max_views_scored`` are limits of the rollout, not of the recipe: what they cut is
+    truncated.
+    """
 
     max_rollout_steps: Annotated[int, Field(ge=1)] | None = None
+    max_views_scored: Annotated[int, Field(ge=1)] | None = None
     horizon: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(gt=0)] | None = None
     branch: Any = None
@@ -72,10 +79,12 @@ class RolloutRequest(Message):
 
 
 class RolloutResult(Message):
-    """One rollout run. Everything but ``timings_s`` is the same to the bit wherever and however often it is run.
+    """One rollout run. Everything but its timings is the same to the bit wherever and however often it is run.
 
-    A target without a label gets no rollout: ``status`` is ``refused``, with the reason, and there is no reward.
-    ``content_sha256`` is the digest of the record that a store would take, depth images included.
+    A target without a label gets no rollout: ``status`` is ``refused``, with the reason, and there is no reward. A root
+    at which no view can be taken has no reward and no steps either; ``end_reason`` says so. Errors and points are what
+    the oracle knew of the target at the root and at the end. ``content_sha256`` is the digest of the record that a
+    store would take, depth images included. ``step_timings_s`` has one entry per entry of ``steps``.
     """
 
     sample_key: str
@@ -93,11 +102,15 @@ class RolloutResult(Message):
     mean_valid_fanout: float | None
     root_error_m2: float | None
     final_error_m2: float | None
+    root_points: int | None
+    final_points: int | None
     truncated: bool
-    truncation_reason: str | None
+    truncation_reason: EndReason | None
+    end_reason: EndReason | None
     steps: tuple[dict[str, Any], ...]
     content_sha256: str
     timings_s: dict[str, float]
+    step_timings_s: tuple[float, ...]
     chains: str | None = None
     record: str | None = None
     task_index: Index | None = Field(None, alias="_task_index")
