@@ -79,9 +79,9 @@ def test_the_log_is_the_root_then_action_and_observation_per_step(generator, roo
 
 
 def test_a_completion_knows_what_the_oracle_knows_at_its_end(generator, roots):
-    deep = RANDOM.model_copy(update={"horizon": 3, "branch": 2, "beam_width": 3})
-    for root in roots[:3]:
-        (group,) = run(AsyncRolloutImpl(2, evaluator(generator)), RolloutTask(0, root, deep, seed=5))
+    wide = RANDOM.model_copy(update={"branch": 2, "beam_width": 2})
+    for root in roots[1:3]:
+        (group,) = run(AsyncRolloutImpl(2, evaluator(generator)), RolloutTask(0, root, wide, seed=5))
         for completion in group.completions:
             state = root.oracle_state
             for entry in completion.step_log:
@@ -94,7 +94,7 @@ def test_a_completion_knows_what_the_oracle_knows_at_its_end(generator, roots):
 
 
 def test_a_step_says_how_long_it_took(generator, roots):
-    (group,) = run(AsyncRolloutImpl(3, evaluator(generator)), RolloutTask(0, roots[0], RANDOM, seed=5))
+    (group,) = run(AsyncRolloutImpl(2, evaluator(generator)), RolloutTask(0, roots[2], RANDOM, seed=5))
     for completion in group.completions:
         seconds = [step.seconds for step in completion.steps]
         assert len(seconds) == 2 and min(seconds) > 0
@@ -169,6 +169,12 @@ def test_recipes_that_start_at_one_root_score_it_once(generator, roots):
     assert shared.views_scored == alone.views_scored > 0
 
 
+@pytest.fixture(scope="module")
+def shared(generator) -> StateEvaluator:
+    """For tests that may take states from each other."""
+    return evaluator(generator)
+
+
 RATES = ("truncation_rate", "natural_termination_rate", "no_takeable_view_rate", "max_steps_reached_rate")
 
 
@@ -184,13 +190,13 @@ def out_of_reach(root):
         ({}, "horizon", (0, 1, 0, 0)),
         ({"max_rollout_steps": 3}, "horizon", (0, 1, 0, 0)),
         ({"max_rollout_steps": 2}, "max_rollout_steps", (1, 0, 0, 1)),
-        ({"max_views_scored": 60}, "max_views_scored", (1, 0, 0, 0)),
+        ({"max_views_scored": 30}, "max_views_scored", (1, 0, 0, 0)),
         ({"max_rollout_steps": 2, "max_views_scored": 10_000}, "max_rollout_steps", (1, 0, 0, 1)),
     ],
 )
-def test_what_ended_a_rollout_is_told_apart(generator, roots, limits, reason, rates):
+def test_what_ended_a_rollout_is_told_apart(shared, roots, limits, reason, rates):
     deep = GREEDY.model_copy(update={"horizon": 3})
-    (group,) = run(AsyncRolloutImpl(2, evaluator(generator), **limits), RolloutTask(0, roots[0], deep, 5))
+    (group,) = run(AsyncRolloutImpl(2, shared, **limits), RolloutTask(0, roots[2], deep, 5))
     assert {c.end_reason for c in group.completions} == {reason}
     assert [c.truncated for c in group.completions] == [rates[0] == 1] * 2
     assert tuple(group.rollout_metrics[name] for name in RATES) == rates
@@ -210,47 +216,27 @@ def test_a_root_without_a_takeable_view_has_no_reward_and_no_steps(generator, ro
     assert metrics["total_steps"] == 0
 
 
-def test_a_later_dead_end_is_a_natural_end_with_a_reward(generator, roots):
-    """The recipe wants views that are farther apart than one step can be: the second state offers none."""
-    apart = RANDOM.model_copy(update={"horizon": 3, "min_history_distance_m": 0.2})
-    ends = {}
-    for root in roots:
-        (group,) = run(AsyncRolloutImpl(4, evaluator(generator)), RolloutTask(0, root, apart, 5))
-        ends |= {c.end_reason: c for c in group.completions}
-    assert "dead_end" in ends, "no root of these led to a dead end"
-    assert ends["dead_end"].reward is not None and len(ends["dead_end"].steps) == ends["dead_end"].num_steps + 1
-
-
-def cut_at(generator, root, recipe, budget, **options):
-    impl = AsyncRolloutImpl(1, evaluator(generator), max_views_scored=budget, **options)
-    (group,) = run(impl, RolloutTask(0, root, recipe, 5))
-    return group.completions[0]
-
-
 @pytest.mark.parametrize("branch", [1, 2])
 def test_a_view_budget_ends_a_rollout_between_steps_and_is_never_exceeded(generator, roots, branch):
     recipe = RANDOM.model_copy(update={"horizon": 3, "branch": branch, "beam_width": branch})
-    whole = cut_at(generator, roots[0], recipe, None)
-    by_depth = [cut_at(generator, roots[0], recipe.model_copy(update={"horizon": n}), None) for n in (1, 2, 3)]
-    views = [completion.views_scored for completion in by_depth]
-    for budget, steps in (
-        (1, 0),
-        (views[0] - 1, 0),
-        (views[0], 1),
-        (views[1] - 1, 1),
-        (views[1], 2),
-        (views[2] - 1, 2),
-        (views[2], 3),
-    ):
-        cut = cut_at(generator, roots[0], recipe, budget)
-        assert cut.views_scored == ([0, *views][steps]) <= budget
-        assert cut.num_steps == steps and (cut.reward is None) == (steps == 0)
-        assert cut.truncation_reason == (None if steps == 3 else "max_views_scored")
-        if steps:
-            assert digest(cut.chains) == digest(by_depth[steps - 1].chains)
-        for limits in (BatchLimits(max_views=1), BatchLimits(max_wait_s=0.02, workers=2)):
-            assert digest(cut_at(generator, roots[0], recipe, budget, limits=limits).chains) == digest(cut.chains)
-    assert digest(cut_at(generator, roots[0], recipe, views[2]).chains) == digest(whole.chains)
+    shared = evaluator(generator)
+
+    def rolled_out(horizon, budget, scorer=shared, limits=None):
+        impl = AsyncRolloutImpl(1, scorer, horizon, limits, budget)
+        (group,) = run(impl, RolloutTask(0, roots[2], recipe, 5))
+        return group.completions[0]
+
+    whole = [rolled_out(horizon, None) for horizon in (1, 2, 3)]
+    views = [0, *(completion.views_scored for completion in whole)]
+    for steps in (0, 1, 2, 3):
+        for budget in {max(views[steps], 1), views[steps + 1] - 1} if steps < 3 else {views[3]}:
+            cut = rolled_out(None, budget)
+            assert cut.views_scored == views[steps] <= budget
+            assert cut.num_steps == steps and (cut.reward is None) == (steps == 0)
+            assert cut.truncation_reason == (None if steps == 3 else "max_views_scored")
+            assert steps == 0 or digest(cut.chains) == digest(whole[steps - 1].chains)
+    alone = rolled_out(None, views[2], evaluator(generator), BatchLimits(max_views=1, workers=2))
+    assert digest(alone.chains) == digest(whole[1].chains), "neither batching nor what is cached matters"
 
 
 def test_counting_views_before_they_are_scored_costs_no_view_twice(generator, roots):
@@ -272,11 +258,11 @@ def test_views_that_hit_nothing_were_scored(generator, roots):
 
 
 def test_views_are_counted_by_group_whatever_ran_before_or_beside_it(generator, roots):
-    impl = AsyncRolloutImpl(2, evaluator(generator), limits=BatchLimits(max_wait_s=0.02))
+    impl = AsyncRolloutImpl(2, evaluator(generator), 1, BatchLimits(max_wait_s=0.02))
 
     async def work() -> list[RolloutGroupRecord]:
-        first = await impl.run_rollout(RolloutTask(0, roots[0], RANDOM, 1))
-        beside = [impl.run_rollout(RolloutTask(i, roots[i], RANDOM, 2)) for i in (0, 1)]
+        first = await impl.run_rollout(RolloutTask(0, roots[2], RANDOM, 1))
+        beside = [impl.run_rollout(RolloutTask(i, roots[i], RANDOM, 2)) for i in (1, 2)]
         groups = [first, *await asyncio.gather(*beside)]
         await impl.aclose()
         return groups
