@@ -1,9 +1,10 @@
 """Input lines become requests: template, agent, parameters, indices, repeats and seeds, all written out.
 
 A line expands in place (a b c with two repeats: a a b b c c). A task is a root, so that agents can be compared on it:
-lines of the same source row and target share a task unless they give a ``_task_index`` of their own. Lines are read
-twice, the second time one by one: everything wrong is reported together before anything runs, and memory does not grow
-with the file.
+lines of the same source row and target share a task unless they give a ``_task_index`` of their own. Rollouts are
+counted per task and agent, and a seed is derived from the run's seed, the task and the rollout, so that rollout n of
+every agent of a task is offered the same views. Lines are read twice, the second time one by one: everything wrong is
+reported together before anything runs, and memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def read_requests(path: Path) -> Iterator[RolloutRequest]:
 
 
 def collection_seed(run_seed: int, task: int, rollout: int) -> int:
-    """Seed of one rollout of one task; below 2**63."""
+    """Seed of one rollout of one task, the same for every agent; below 2**63."""
     return int.from_bytes(key_digest(run_seed, task, rollout, "collection")[:8], "big") >> 1
 
 
@@ -75,6 +76,8 @@ class InputLines:
         self._path = config.input_jsonl_fpath
         self._template = read_template(config.prompt_config)
         self._own_tasks: set[int] = set()
+        self._has_own_indices = False
+        self._agents: set[str] = set()
 
     def check(self) -> None:
         """Read every line and report everything that is wrong, with file and line."""
@@ -84,14 +87,15 @@ class InputLines:
             try:
                 request = self._request(line)
                 self._repeats(request)
-                if request.task_index is not None:
-                    self._own_tasks.add(request.task_index)
+                self._note(request)
             except ValidationError as error:
                 for problem in validation_problems(error, RolloutRequest):
                     problems.append(f"{self._path}:{number}: {problem}")
             except ValueError as error:
                 problems.append(f"{self._path}:{number}: {error}")
-        if not problems and self._own_tasks:
+        if not problems:
+            self._refuse_unknown_agents()
+        if not problems and self._has_own_indices:
             problems += self._duplicates()
         if len(problems) > _PROBLEMS_SHOWN:
             problems[_PROBLEMS_SHOWN:] = [f"and {len(problems) - _PROBLEMS_SHOWN} more"]
@@ -104,25 +108,52 @@ class InputLines:
         """Requests with agent, indices, parameters and seed; a line's repeats follow each other."""
         free_tasks = (task for task in count() if task not in self._own_tasks)
         tasks: defaultdict[tuple[str | int | None, str | int], int] = defaultdict(lambda: next(free_tasks))
-        rollouts: Counter[int] = Counter()
+        rollouts: Counter[tuple[int, str | None]] = Counter()
         for number, line in self._lines():
             request = self._request(line)
             root = (request.sample_key if request.sample_key is not None else request.source_row, request.target)
             task = tasks[root] if request.task_index is None else request.task_index
             for _ in range(self._repeats(request)):
-                rollout = rollouts[task] if request.rollout_index is None else request.rollout_index
-                rollouts[task] += request.rollout_index is None
+                counted = task, request.agent_name
+                rollout = rollouts[counted] if request.rollout_index is None else request.rollout_index
+                rollouts[counted] += request.rollout_index is None
                 changes: dict[str, Any] = {"task_index": task, "rollout_index": rollout}
                 if self._config.num_repeats_add_seed:
                     changes["seed"] = collection_seed(self._config.run_seed, task, rollout)
                 yield NumberedRequest(number, request.model_copy(update=changes))
 
-    def _lines(self) -> Iterator[tuple[int, bytes]]:
+    def _note(self, request: RolloutRequest) -> None:
+        """Remember what a line names itself."""
+        self._has_own_indices |= request.task_index is not None or request.rollout_index is not None
+        if request.task_index is not None:
+            self._own_tasks.add(request.task_index)
+        if request.agent_name is not None:
+            self._agents.add(request.agent_name)
+
+    def _refuse_unknown_agents(self) -> None:
+        """Raise if ``num_repeats`` names an agent that no line has; lines beyond the limit count."""
+        named = self._config.agents_with_repeats
+        if not named <= self._agents and self._config.limit is not None:
+            self._agents |= {agent for _, line in self._lines(limited=False) if (agent := self._agent_of(line))}
+        if unknown := sorted(named - self._agents):
+            raise ConfigError(
+                f"num_repeats names agent {', '.join(map(repr, unknown))}, which no request of {self._path} has; "
+                f"its agents are {', '.join(sorted(self._agents))}"
+            )
+
+    def _agent_of(self, line: bytes) -> str | None:
+        """The agent of a line that is not run; one that could not be run has none."""
+        try:
+            return self._request(line).agent_name
+        except ValueError:
+            return None
+
+    def _lines(self, *, limited: bool = True) -> Iterator[tuple[int, bytes]]:
         """Line numbers and lines, empty ones left out, up to the limit."""
         try:
             with self._path.open("rb") as stream:
                 numbered = ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
-                yield from islice(numbered, self._config.limit)
+                yield from islice(numbered, self._config.limit if limited else None)
         except (FileNotFoundError, IsADirectoryError) as error:
             raise ConfigError(f"{self._path}: {error.strerror}; it must hold one JSON object a line") from None
 
@@ -141,15 +172,21 @@ class InputLines:
             raise ValueError("no agent: give agent_ref or recipe in the line, or agent_name for all lines")
         changes: dict[str, Any] = {}
         if config.store_dir is not None:
+            if request.params.max_views_scored is not None:
+                raise ValueError(
+                    "a store holds rollouts that ran to their end; leave out max_views_scored or store_dir"
+                )
             changes["include"] = tuple(dict.fromkeys((*request.include, "record")))
         if not isinstance(request.recipe, RolloutRecipeConfig):
             changes |= {"recipe": None, "agent_ref": AgentRef(name=agent)}
         return request.model_copy(update=changes)
 
     def _filled(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        given = {name: value for name, value in given.items() if value is not None}
         template = {name: value for name, value in self._template.items() if not _instead(name, given)}
         layers = (template.get("params"), given.get("params"), self._config.responses_create_params)
-        params = {name: value for layer in layers if isinstance(layer, Mapping) for name, value in layer.items()}
+        layered = (item for layer in layers if isinstance(layer, Mapping) for item in layer.items())
+        params = {name: value for name, value in layered if value is not None}
         own = given.get("params", {})
         return {**template, **given, "params": params if isinstance(own, Mapping) else own}
 

@@ -31,10 +31,18 @@ DERIVED_SUFFIXES = (
 
 def _expand_input_glob(input_glob: str, output: Path | None = None) -> list[str]:
     """Files of comma-separated patterns, ``**`` included: sorted, each once, without derived files and ``output``."""
-    patterns = [pattern.strip() for pattern in input_glob.split(",") if pattern.strip()]
-    matches = {Path(path) for pattern in patterns for path in glob.glob(pattern, recursive=True)}  # noqa: PTH207
+    matches = {Path(path) for pattern in _patterns(input_glob) for path in glob.glob(pattern, recursive=True)}  # noqa: PTH207
     left_out = None if output is None else output.resolve()
     return sorted(str(path) for path in matches if _holds_results(path) and path.resolve() != left_out)
+
+
+def is_named(input_glob: str, path: Path) -> bool:
+    """Whether one of comma-separated patterns is this very file, and not only matches it."""
+    return any(Path(pattern).resolve() == path.resolve() for pattern in _patterns(input_glob))
+
+
+def _patterns(input_glob: str) -> list[str]:
+    return [pattern.strip() for pattern in input_glob.split(",") if pattern.strip()]
 
 
 def collected_files(folder: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from rollout_assets.collection.configs import RolloutAggregationConfig
 from rollout_assets.commands.terminal import AsJson, print_json, print_table, progress_bars, say
 from rollout_assets.metrics.results import MetricOptions
 
-COUNTS = ("tasks", "expected", "done", "refused", "failed", "missing")
+COUNTS = ("tasks", "expected", "done", "refused", "no_view", "failed", "missing")
 """What is counted for every agent."""
 
 
@@ -20,15 +20,19 @@ def aggregate(
     inputs: Annotated[
         str, typer.Argument(help="Result files: patterns separated by commas, ** included; quote them.", metavar="GLOB")
     ],
-    output: Annotated[Path, typer.Option("--out", "-o", help="All lines in one file.", metavar="OUT.jsonl")],
-    no_merge: Annotated[bool, typer.Option("--no-merge", help="Only metrics, no merged file.")] = False,
+    output: Annotated[
+        Path, typer.Option("--out", "-o", help="All lines in one file; metrics lie beside it.", metavar="OUT.jsonl")
+    ],
+    no_merge: Annotated[
+        bool, typer.Option("--no-merge", help="Only metrics, no merged file; OUT may then be the input itself.")
+    ] = False,
     success_threshold: Annotated[float, typer.Option(help="Reward from which a rollout is a success.")] = 0.1,
     as_json: AsJson = False,
 ) -> None:
     """Metrics per agent and task over all result files, into OUT_aggregate_metrics.json; needs no server.
 
-    Files that a collection writes beside its results are left out. A line that is malformed, or a rollout that comes
-    twice, is an error with file and line.
+    Files that a collection writes beside its results are left out, and nothing that was collected is overwritten. A
+    line that is malformed, or a rollout that comes twice, is an error with file and line.
     """
     config = RolloutAggregationConfig(
         input_glob=inputs,

@@ -18,6 +18,7 @@ from rollout_assets.commands.settings import read_setting
 from rollout_assets.commands.terminal import AsJson, err, print_json, progress_bars, say, show
 from rollout_assets.config import load_campaign
 from rollout_assets.errors import ConfigError
+from rollout_assets.files import file_lock
 
 Split = Literal["train", "validation", "benchmark"]
 
@@ -52,6 +53,9 @@ def collect(
         Path | None, typer.Option(help="Also write the records into a rollout store.", metavar="OUT.zarr")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an output that is there.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Go on, and also run again what failed for good.")
+    ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Set any other key of the TOML file; may be given again.", metavar="KEY=VALUE"),
@@ -68,7 +72,8 @@ def collect(
     """Run many rollouts and keep each as a JSON line: in this process, from servers, or from servers started for it.
 
     Exit code 0 when every request has a result, 3 when some failed for good, 130 when stopped. Stop and go on at will:
-    `--resume` never runs a request twice and refuses inputs or a campaign that have changed.
+    `--resume` never runs a request twice, leaves alone what failed for good, and refuses inputs or a campaign that have
+    changed.
     """
     if example:
         typer.echo((resources.files("rollout_assets.collection") / "example.toml").read_text("utf-8"), nl=False)
@@ -81,7 +86,8 @@ def collect(
         "limit": limit,
         "num_repeats": None if repeats is None else _repeats(repeats),
         "store_dir": store,
-        "resume_from_cache": resume or None,
+        "resume_from_cache": resume or retry_failed or None,
+        "retry_failed": retry_failed or None,
     }
     values |= {name: value for name, value in overrides.items() if value is not None} | _servers(servers)
     if write_requests is not None:
@@ -148,7 +154,7 @@ def _write_requests(path: Path, values: dict[str, Any], as_json: bool) -> None:
     config = CollectCommandConfig(**{"output_jsonl_fpath": path, **values})
     if config.campaign is None or config.input_jsonl_fpath is not None:
         raise ConfigError("--write-requests takes a campaign's requests; give it with --campaign, and no other file")
-    with progress_bars() as progress:
+    with file_lock(config.lock_fpath, str(path)), progress_bars() as progress:
         inputs = CampaignInputs(load_campaign(config.campaign), config.split, path)
         prepared = inputs.write(reuse=config.reuse_existing_data_preparation, progress=progress)
     show(prepared, as_json, lambda prepared: say(f"[green]{path}[/]: {_prepared_line(prepared)}"))
@@ -163,7 +169,7 @@ def _show(prepared: PreparedInputs | None, report: CollectionReport) -> None:
     cached = f", {report.cached:,} of them before" if report.cached else ""
     say(f"[{colour}]{report.output}[/]: {report.coverage.line()}{cached}")
     if report.failures is not None:
-        say(f"[red]{report.failures}[/] says why requests failed; --resume tries them again")
+        say(f"[red]{report.failures}[/] says why requests failed; --retry-failed runs them again")
     if report.gave_up:
         say("[red]gave up[/]: too many requests in a row had no answer; the rest was not tried")
     if report.interrupted:

@@ -1,8 +1,8 @@
 """Metrics of collected results, per agent and per task; needs no server and no order of lines.
 
 Results are sorted by key before anything is added up, so the same results give the same metrics to the bit however they
-were collected. A refused result has no reward and counts as refused, never as zero; every figure says how many values
-it stands on.
+were collected. A refused result has no reward and counts as refused, never as zero; so does a root at which no view
+could be taken, as ``no_view``. Every figure says how many values it stands on.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class _AgentTable:
         self.tasks, rollouts = tasks[order], rollouts[order]
         self._refuse_duplicates(rollouts)
         self.refused = np.array(columns.refused, np.bool_)[order]
+        self.no_view = np.array(columns.no_view, np.bool_)[order]
         self.numbers = {field: columns.column(columns.numbers, field)[order] for field in sorted(columns.numbers)}
         self.flags = {field: columns.column(columns.flags, field)[order] for field in sorted(columns.flags)}
 
@@ -211,6 +212,7 @@ class _AgentTable:
             "expected": expected,
             "done": done,
             "refused": int(self.refused[places].sum()),
+            "no_view": int(self.no_view[places].sum()),
             "failed": failed,
             "missing": None if expected is None else expected - done - failed,
         }

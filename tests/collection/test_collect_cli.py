@@ -35,7 +35,7 @@ def test_collect_then_aggregate(tmp_path, server):
     assert "24 expected, 24 done (100.0%), 0 failed, 0 missing" in shown.output
     assert "best@" in shown.output and "random" in shown.output
     seeds = [line["seed"] for line in lines_of(output)]
-    assert len(set(seeds)) == 24, "repeats have seeds of their own"
+    assert len(set(seeds)) == 18, "repeats have seeds of their own, and agents share them"
     merged = invoke("aggregate", output.parent / "*.jsonl", "-o", output.parent / "merged.jsonl", "--json")
     facts = json.loads(merged.output)
     assert (facts["lines"], facts["files"]) == (24, [str(output)])
@@ -48,9 +48,11 @@ def test_failures_and_the_rest_are_told_with_the_exit_code(tmp_path, server):
     shown = invoke("collect", rows, "-o", tmp_path / "out.jsonl", "--servers", server.url)
     assert shown.exit_code == 3
     assert "6 expected, 4 done (66.7%), 2 failed, 0 missing" in shown.output
-    assert "out_failures.jsonl says why requests failed; --resume tries them again" in shown.output
+    assert "out_failures.jsonl says why requests failed; --retry-failed runs them again" in shown.output
     server.fault = lambda *_: None
-    again = invoke("collect", rows, "-o", tmp_path / "out.jsonl", "--servers", server.url, "--resume", "--json")
+    again = invoke("collect", rows, "-o", tmp_path / "out.jsonl", "--servers", server.url, "--resume")
+    assert again.exit_code == 3 and "2 failed, 0 missing, 4 of them before" in again.output
+    again = invoke("collect", rows, "-o", tmp_path / "out.jsonl", "--servers", server.url, "--retry-failed", "--json")
     facts = json.loads(again.output)
     assert again.exit_code == 0 and facts["cached"] == 4
     assert facts["coverage"] == {"expected": 6, "done": 6, "failed": 0, "missing": 0, "complete": True}

@@ -14,12 +14,12 @@ import numpy as np
 from rollout_assets.config import RolloutRecipeConfig
 from rollout_assets.errors import ConfigError
 from rollout_assets.geometry.poses import Float32
+from rollout_assets.metrics.columns import NO_TAKEABLE_VIEW
 from rollout_assets.metrics.summaries import Metrics, rate, summary
 from rollout_assets.randomness import key_digest
 from rollout_assets.rollouts.engine import Chain, StepDecision
 from rollout_assets.rollouts.manager.endings import (
     NATURAL,
-    NO_TAKEABLE_VIEW,
     STEP_LIMIT,
     TRUNCATING,
     FinalOracleState,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rollout_assets.config import RolloutRecipeConfig
 from rollout_assets.errors import ConfigError
+from rollout_assets.metrics.columns import NO_TAKEABLE_VIEW
 from rollout_assets.rollouts.engine import Chain, StepDecision
 from rollout_assets.rollouts.remote.messages import EndReason
 from rollout_assets.rollouts.roots import TargetedRoot
@@ -18,7 +19,6 @@ from rollout_assets.rollouts.trace import NOT_SELECTED
 
 STEP_LIMIT: EndReason = "max_rollout_steps"
 VIEW_BUDGET: EndReason = "max_views_scored"
-NO_TAKEABLE_VIEW: EndReason = "no_takeable_view"
 TRUNCATING: tuple[EndReason, ...] = (STEP_LIMIT, VIEW_BUDGET)
 NATURAL: tuple[EndReason, ...] = ("horizon", "dead_end")
 

@@ -26,7 +26,16 @@ class AgentRef(Message):
     name: Annotated[str, Field(min_length=1)]
 
 
-class RolloutParams(Message):
+class RequestPart(Message):
+    """What a client sends. Null means the default of a field."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, given: Any) -> Any:
+        return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
+
+
+class RolloutParams(RequestPart):
     """What a request changes about its recipe; a field left out keeps the recipe's value.
 
     ``max_rollout_steps`` and ``max_views_scored`` are limits of the rollout, not of the recipe: what they cut is
@@ -43,7 +52,7 @@ class RolloutParams(Message):
     min_sibling_distance_m: Annotated[float, Field(ge=0)] | None = None
 
 
-class RolloutRequest(Message):
+class RolloutRequest(RequestPart):
     """One rollout to run: a source row by key or index, a target by id or rank, and a recipe by name or in full.
 
     ``seed`` defaults to the campaign's own. ``include`` asks for payloads beside the plain result: the chains, or the
