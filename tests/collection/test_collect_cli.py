@@ -104,11 +104,13 @@ def test_a_campaigns_rows_are_collected_from_a_server(tmp_path, tiny_campaign, t
         ),
         (("collect", "not-there.toml", "-o", "o.jsonl"), "not-there.toml: cannot be read: "),
         (("collect", "r", "-o", "o.txt"), "output_jsonl_fpath must end in .jsonl, got o.txt"),
+        (("aggregate", "o.jsonl", "-o", "o.jsonl"), "o.jsonl: is input and output at once"),
         (("aggregate", "nothing*", "-o", "o.jsonl"), "nothing*: matches no result file"),
     ],
 )
 def test_wrong_input_is_one_clear_error(tmp_path, monkeypatch, arguments, says):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rollout_assets.collection.configs.find_spec", lambda _: None)
     shown = invoke(*arguments)
     assert isinstance(shown.exception, RolloutAssetsError), shown.output
     assert says in str(shown.exception)

@@ -203,7 +203,8 @@ def test_an_empty_file_is_no_input(tmp_path):
         rows_of(tmp_path, ["\n"])
 
 
-def test_uploading_without_the_package_is_refused_before_any_work(tmp_path):
+def test_uploading_without_the_package_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("rollout_assets.collection.configs.find_spec", lambda _: None)
     config = E2ERolloutCollectionConfig(
         output_jsonl_fpath=tmp_path / "o.jsonl", campaign="demo", upload_rollouts_to_wandb=True
     )

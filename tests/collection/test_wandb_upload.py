@@ -29,30 +29,36 @@ def test_every_metric_has_a_key_of_its_own(entries):
     assert "greedy/counts/expected" not in logged
 
 
-def test_the_real_package_takes_them_offline(tmp_path, monkeypatch, entries):
-    pytest.importorskip("wandb")
-    for name, value in {"MODE": "offline", "DIR": tmp_path, "CACHE_DIR": tmp_path, "SILENT": "true"}.items():
-        monkeypatch.setenv(f"WANDB_{name}", str(value))
-    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path))
+@pytest.fixture
+def summaries(tmp_path, monkeypatch):
+    """What the real package holds of each run at its end, without the fields that it adds itself."""
+    wandb = pytest.importorskip("wandb")
+    for name in ("DIR", "CACHE_DIR", "DATA_DIR", "CONFIG_DIR"):
+        monkeypatch.setenv(f"WANDB_{name}", str(tmp_path))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    start, held = wandb.init, []
+
+    def watched(**options):
+        run = start(**options)
+        finish = run.finish
+
+        def noted():
+            held.append({name: value for name, value in dict(run.summary).items() if not name.startswith("_")})
+            finish()
+
+        monkeypatch.setattr(run, "finish", noted)
+        return run
+
+    monkeypatch.setattr(wandb, "init", watched)
+    return held
+
+
+def test_the_real_package_takes_them_offline(tmp_path, summaries, entries):
     output, metrics = tmp_path / "night (2).jsonl", tmp_path / "metrics.json"
     output.write_text(json.dumps(result()) + "\n")
     publish_metrics(metrics, entries)
     upload_rollouts(output, metrics)
-    assert read_offline_history(tmp_path) == [logged_metrics(entries)]
-
-
-def read_offline_history(folder):
-    """What the package wrote of a run, without the fields that it adds itself."""
-    from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
-
-    (path,) = folder.rglob("run-*.wandb")
-    store, history = DataStore(), []
-    store.open_for_scan(str(path))
-    while (data := store.scan_data()) is not None:
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "history":
-            items = {"".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
-            history.append({name: value for name, value in items.items() if not name.startswith("_")})
-    return history
+    assert summaries == [logged_metrics(entries)]
+    upload_rollouts(output, None)
+    assert summaries[1:] == [{}]
