@@ -33,6 +33,8 @@ from rollout_assets.rollouts.manager import (
     RolloutTask,
 )
 from rollout_assets.rollouts.manager.completions import derived_seed
+from rollout_assets.rollouts.remote.messages import RolloutResult
+from rollout_assets.serving.service import RolloutService
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.defs.campaigns import write_campaign
 from tests.rollouts.record_digest import digest
@@ -175,6 +177,31 @@ def test_another_oracle_on_the_server_is_noticed(generator, root, url):
     foreign = other.prepare(generator.store.rows()[0]).roots[0]
     with pytest.raises(AnswerRefused, match=r"there, .* here; compare its /health"):
         run(gym(url), RolloutTask(0, foreign, RECIPES[0], seed=1))
+
+
+def test_a_root_without_a_takeable_view_has_no_reward_on_either_side(campaign):
+    """All candidates are too close to something: the server has no view to offer, and neither have we."""
+    config = load_campaign(campaign)
+    rules = config.candidates.rules.model_copy(update={"min_mesh_distance_m": 50.0})
+    targets = config.targets.model_copy(update={"require_reachable": False})
+    candidates = config.candidates.model_copy(update={"rules": rules})
+    closed = config.model_copy(update={"candidates": candidates, "targets": targets})
+
+    async def work():
+        service = RolloutService(closed)
+        generator = RolloutGenerator(closed, service.store)
+        task = RolloutTask(0, generator.prepare(service.store.rows()[0]).roots[0], RECIPES[0], seed=1)
+        impl = AsyncGymRolloutImpl(1, GymServerConfig(url="http://127.0.0.1:9"))
+        try:
+            (request,) = impl._build_inputs(task)
+            answer = (await service.run(request)).model_dump_json(by_alias=True)
+            return impl._result_to_completion(task, RolloutResult.model_validate_json(answer))
+        finally:
+            await service.aclose()
+
+    completion = asyncio.run(work())
+    assert (completion.end_reason, completion.reward, completion.steps) == ("no_takeable_view", None, ())
+    assert completion.num_steps == 0 and completion.worker_views == {}
 
 
 Answer = Callable[[list[dict], int], tuple[int, list[bytes]]]
