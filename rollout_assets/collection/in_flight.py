@@ -124,7 +124,8 @@ class InFlight:
 
     async def _run(self, request: RolloutRequest) -> Outcome:
         async with self._semaphore or nullcontext():
-            return await attempt(self._agent, request, self._config, self._tried.get(request_key(request), 0))
+            tried = self._tried.get(request_key(request), 0) if self._tried else 0
+            return await attempt(self._agent, request, self._config, tried)
 
     def _read_one(self) -> bool:
         request = next(self._requests, None)

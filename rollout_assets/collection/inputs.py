@@ -93,6 +93,8 @@ class InputLines:
                     problems.append(f"{self._path}:{number}: {problem}")
             except ValueError as error:
                 problems.append(f"{self._path}:{number}: {error}")
+        if not number:
+            raise ConfigError(f"{self._path}: no requests; 'rollout-assets collect --write-requests' writes some")
         if not problems:
             self._refuse_unknown_agents()
         if not problems and self._has_own_indices:
@@ -101,8 +103,6 @@ class InputLines:
             problems[_PROBLEMS_SHOWN:] = [f"and {len(problems) - _PROBLEMS_SHOWN} more"]
         if problems:
             raise InputsRefused(str(self._path), problems)
-        if not number:
-            raise ConfigError(f"{self._path}: no requests; 'rollout-assets collect --write-requests' writes some")
 
     def expanded(self) -> Iterator[NumberedRequest]:
         """Requests with agent, indices, parameters and seed; a line's repeats follow each other."""
