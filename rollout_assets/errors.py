@@ -59,6 +59,34 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def visible(text: str, keep: str = "\n") -> str:
+    """Text as it can be printed anywhere: control characters and halves of surrogate pairs as escapes, ``\\x1b``.
+
+    Names, paths and values of others may hold anything; unescaped they could move the cursor, or end the program.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
+    )
+
+
+def error_line(message: str) -> str:
+    """A message as one line of reasonable length, and one more for each entry of its list of problems."""
+    first, *entries = message.split(_ENTRY)
+    return _ENTRY.join(_shortened(visible(part, keep="")) for part in (first, *entries))
+
+
+_ENTRY = "\n  - "
+_LONGEST_LINE = 2_000
+
+
+def _shortened(line: str) -> str:
+    half = _LONGEST_LINE // 2
+    return line if len(line) <= _LONGEST_LINE else f"{line[:half]} … {line[-half:]}"
+
+
 class _WithProblems(RolloutAssetsError):
     """An error that lists every problem, one a line, after a summary."""
 

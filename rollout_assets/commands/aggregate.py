@@ -9,7 +9,7 @@ import typer
 
 from rollout_assets.collection.aggregation import aggregate_rollouts
 from rollout_assets.collection.configs import RolloutAggregationConfig
-from rollout_assets.commands.terminal import AsJson, print_json, print_table, progress_bars, say
+from rollout_assets.commands.terminal import AsJson, green, print_json, print_table, progress_bars, say
 from rollout_assets.metrics.results import MetricOptions
 
 COUNTS = ("tasks", "expected", "done", "refused", "failed", "missing")
@@ -44,8 +44,8 @@ def aggregate(
     show_metrics(report.metrics)
     merged = f", merged into {report.merged}" if report.merged is not None else ""
     say(
-        f"[green]{report.metrics_path}[/]: {report.lines:,} results of {len(report.files):,} files{merged}, "
-        f"in {report.seconds:.1f} s"
+        green(report.metrics_path),
+        f": {report.lines:,} results of {len(report.files):,} files{merged}, in {report.seconds:.1f} s",
     )
 
 

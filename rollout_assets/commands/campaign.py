@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.console import Group
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -21,7 +20,21 @@ from rollout_assets.campaigns.run import CampaignRunResult, run_campaign
 from rollout_assets.campaigns.status import RolloutShardCampaignStatus, summarize_rollout_shard_campaign
 from rollout_assets.campaigns.versions import prune_promoted_versions, rollback_promotion
 from rollout_assets.commands import terminal
-from rollout_assets.commands.terminal import AsJson, CampaignOption, exit_unless, print_json, progress_bars, say, show
+from rollout_assets.commands.terminal import (
+    AsJson,
+    CampaignOption,
+    coloured,
+    exit_unless,
+    green,
+    line,
+    print_json,
+    progress_bars,
+    red,
+    say,
+    show,
+    warn,
+    yellow,
+)
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.errors import SourceError
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
@@ -48,12 +61,13 @@ def plan(
         print_json({"path": planned.path, "new": planned.new, "replaced": planned.replaced, "forecast": forecast})
         return
     if planned.replaced is not None:
-        say(f"[yellow]the plan was replaced[/]; the old one is at {planned.replaced}")
+        say(yellow("the plan was replaced"), f"; the old one is at {planned.replaced}")
     splits = ", ".join(f"{count} {split}" for split, count in forecast.rows_per_split.items())
     say(
-        f"[green]{planned.path}[/]: {forecast.shards} shards ({planned.new} new), "
+        green(planned.path),
+        f": {forecast.shards} shards ({planned.new} new), "
         f"{forecast.rows} source rows ({splits}), about {forecast.targets_expected} targets, "
-        f"{forecast.views_per_step} views a step"
+        f"{forecast.views_per_step} views a step",
     )
     left = f"{forecast.finished_shards} shards finished, {forecast.rows_left} source rows left"
     if forecast.hours_left is None:
@@ -80,7 +94,7 @@ def run(
                 config, shard_ids=shard or (), workers=workers, invocation=_invocation(campaign), progress=progress
             )
     except KeyboardInterrupt:
-        say("[yellow]interrupted[/]; finished shards stay, and 'rollout-assets campaign run' goes on from there")
+        say(yellow("interrupted"), "; finished shards stay, and 'rollout-assets campaign run' goes on from there")
         raise typer.Exit(130) from None
     show(result, as_json, _show_run)
     exit_unless(result.ok)
@@ -102,9 +116,7 @@ def status(
         source = open_source(config)
     except SourceError as error:
         source = None
-        terminal.err.print(
-            f"[yellow]warning:[/] not compared with the source: {error}", highlight=False, soft_wrap=True
-        )
+        warn(yellow("warning:"), f" not compared with the source: {error}")
     summary = summarize_rollout_shard_campaign(config, source=source, deep=deep)
     show(summary, as_json, _show_status)
     exit_unless(summary.complete)
@@ -140,7 +152,7 @@ def rollback(
     if as_json:
         print_json({"version": version.name, "path": version.path})
     else:
-        say(f"[green]{version.name}[/] is current again: {version.path}")
+        say(green(version.name), f" is current again: {version.path}")
 
 
 @app.command()
@@ -165,9 +177,9 @@ def _show_run(result: CampaignRunResult) -> None:
     """Print what became of the shards of a run: what was set aside, what failed, and the sum."""
     for shard in result.shards:
         for moved in shard.set_aside:
-            say(f"[yellow]set aside[/] {moved.name}: {moved.reason}; now at {moved.path}")
+            say(yellow("set aside"), f" {moved.name}: {moved.reason}; now at {moved.path}")
         if shard.reason:
-            say(f"[red]{shard.outcome}[/] {shard.shard_id}: {shard.reason}")
+            say(red(shard.outcome), f" {shard.shard_id}: {shard.reason}")
     counts = {name: len(result.of(name)) for name in ("built", "already_finished", "busy", "failed")}
     words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
     records = sum(shard.records for shard in result.shards)
@@ -176,12 +188,12 @@ def _show_run(result: CampaignRunResult) -> None:
 
 def _show_promotion(result: PromotionResult) -> None:
     """Print a promotion: its children and where they are."""
-    for line in result.left_out:
-        say(f"[yellow]left out[/] {line}")
+    for shard in result.left_out:
+        say(yellow("left out"), f" {shard}")
     if not result.splits:
-        say(f"[green]{result.store_dir}[/] already holds these shards as {result.version.name}")
+        say(green(result.store_dir), f" already holds these shards as {result.version.name}")
         return
-    say(f"[green]{result.store_dir}[/] is now {result.version.name}")
+    say(green(result.store_dir), f" is now {result.version.name}")
     terminal.print_table(
         f"promoted as {result.version.name}",
         ("split", "made", "shards", "new", "seconds"),
@@ -194,7 +206,7 @@ def _watch(config: CampaignConfig, every_s: float = 1.0) -> None:
         with Live(console=terminal.out, refresh_per_second=4) as live:
             while True:
                 summary = summarize_rollout_shard_campaign(config)
-                live.update(Group(_status_table(summary), Text.from_markup(_status_line(summary))))
+                live.update(Group(_status_table(summary), _status_line(summary)))
                 if summary.complete:
                     return
                 time.sleep(every_s)
@@ -213,11 +225,11 @@ def _status_table(summary: RolloutShardCampaignStatus) -> Table:
             shard.shard_id,
             shard.split,
             shard.rows,
-            f"[{_COLOURS[shard.state]}]{shard.state}[/]",
+            coloured(_COLOURS[shard.state], shard.state),
             shard.records,
             None if shard.store_bytes is None else shard.store_bytes / 1e6,
             shard.seconds,
-            escape(shard.reason),
+            shard.reason,
             shard.hint,
         )
         for shard in summary.shards
@@ -226,15 +238,16 @@ def _status_table(summary: RolloutShardCampaignStatus) -> Table:
     return terminal.make_table(f"{summary.campaign}: {summary.output_dir}", columns, rows)
 
 
-def _status_line(summary: RolloutShardCampaignStatus) -> str:
+def _status_line(summary: RolloutShardCampaignStatus) -> Text:
     counts = ", ".join(f"{count} {state}" for state, count in summary.counts().items() if count)
-    lines = [f"{len(summary.shards)} shards: {counts}"]
+    lines = [line(f"{len(summary.shards)} shards: {counts}")]
     if summary.unplanned_rows:
         new = summary.unplanned_rows
-        lines.append(f"[yellow]{len(new)} source row(s) are in no shard yet[/], from {new[0]} on: campaign plan")
+        unplanned = yellow(f"{len(new)} source row(s) are in no shard yet")
+        lines.append(line(unplanned, f", from {new[0]} on: campaign plan"))
     if summary.behind and summary.complete:
-        lines.append(f"[yellow]not all is promoted[/]: {summary.behind}: campaign promote")
-    return "\n".join(lines)
+        lines.append(line(yellow("not all is promoted"), f": {summary.behind}: campaign promote"))
+    return Text("\n").join(lines)
 
 
 def _invocation(campaign: str) -> RolloutStoreInvocation:

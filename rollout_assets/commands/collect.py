@@ -15,7 +15,7 @@ from rollout_assets.collection.coverage import INTERRUPTED, CollectionReport
 from rollout_assets.collection.e2e import collect_from_command
 from rollout_assets.commands.aggregate import show_metrics
 from rollout_assets.commands.settings import read_setting
-from rollout_assets.commands.terminal import AsJson, err, print_json, progress_bars, say, show
+from rollout_assets.commands.terminal import AsJson, green, print_json, progress_bars, red, say, show, warn, yellow
 from rollout_assets.config import load_campaign
 from rollout_assets.errors import ConfigError
 
@@ -94,7 +94,7 @@ def collect(
         with progress_bars() as progress:
             report = collect_from_command(config, progress)
     except KeyboardInterrupt:
-        err.print("[yellow]interrupted[/]; what is done stays, and --resume goes on from there", highlight=False)
+        warn(yellow("interrupted"), "; what is done stays, and --resume goes on from there")
         raise typer.Exit(INTERRUPTED) from None
     prepared, collected = report.prepared, report.collected
     if as_json:
@@ -151,7 +151,7 @@ def _write_requests(path: Path, values: dict[str, Any], as_json: bool) -> None:
     with progress_bars() as progress:
         inputs = CampaignInputs(load_campaign(config.campaign), config.split, path)
         prepared = inputs.write(reuse=config.reuse_existing_data_preparation, progress=progress)
-    show(prepared, as_json, lambda prepared: say(f"[green]{path}[/]: {_prepared_line(prepared)}"))
+    show(prepared, as_json, lambda prepared: say(green(path), f": {_prepared_line(prepared)}"))
 
 
 def _show(prepared: PreparedInputs | None, report: CollectionReport) -> None:
@@ -159,17 +159,17 @@ def _show(prepared: PreparedInputs | None, report: CollectionReport) -> None:
         say(f"requests: {_prepared_line(prepared)}")
     if report.metrics is not None:
         show_metrics(json.loads(report.metrics.read_bytes()))
-    colour = "green" if report.coverage.complete else "yellow"
+    colour = green if report.coverage.complete else yellow
     cached = f", {report.cached:,} of them before" if report.cached else ""
-    say(f"[{colour}]{report.output}[/]: {report.coverage.line()}{cached}")
+    say(colour(report.output), f": {report.coverage.line()}{cached}")
     if report.failures is not None:
-        say(f"[red]{report.failures}[/] says why requests failed; --resume tries them again")
+        say(red(report.failures), " says why requests failed; --resume tries them again")
     if report.gave_up:
-        say("[red]gave up[/]: too many requests in a row had no answer; the rest was not tried")
+        say(red("gave up"), ": too many requests in a row had no answer; the rest was not tried")
     if report.interrupted:
-        say("[yellow]stopped[/]; --resume goes on from there")
+        say(yellow("stopped"), "; --resume goes on from there")
     if report.store is not None:
-        say(f"[green]{report.store}[/]: the records as a store, deeply validated")
+        say(green(report.store), ": the records as a store, deeply validated")
     say(f"{report.seconds:.1f} s, {report.rollouts_per_second:.1f} rollouts/s")
 
 

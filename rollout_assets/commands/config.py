@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_assets.commands.terminal import AsJson, print_json, print_table, say, show
+from rollout_assets.commands.terminal import AsJson, green, print_json, print_table, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, load_campaign, shipped_campaigns
 
 app = typer.Typer(help="Show, hash and validate campaign files.", no_args_is_help=True)
@@ -34,7 +34,7 @@ def validate(campaign: Campaign = DEMO_CAMPAIGN) -> None:
     """Check a campaign file and name every problem in it."""
     config = load_campaign(campaign)
     views = config.candidates.num_candidates
-    say(f"[green]ok[/]: campaign {config.name}, {len(config.recipes)} recipes, {views} views a step")
+    say(green("ok"), f": campaign {config.name}, {len(config.recipes)} recipes, {views} views a step")
 
 
 @app.command("list")

@@ -18,6 +18,7 @@ from rollout_assets.commands.terminal import (
     AsJson,
     CampaignOption,
     exit_unless,
+    green,
     print_json,
     print_table,
     progress_bars,
@@ -65,7 +66,7 @@ def demo(
     show_funnel(funnel)
     for report in reports:
         say(f"report: {report}")
-    say(f"{layout.promoted} -> {version.name}: [green]deeply valid[/]; {seconds:.0f} s in all")
+    say(f"{layout.promoted} -> {version.name}: ", green("deeply valid"), f"; {seconds:.0f} s in all")
 
 
 def show_funnel(funnel: Sequence[FunnelStage]) -> None:

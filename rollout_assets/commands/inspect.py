@@ -15,10 +15,20 @@ from rollout_assets import rollouts
 from rollout_assets.commands.frames import AsCsv, show_frame, show_records
 from rollout_assets.commands.opened_store import Campaign, Rollout, Store, open_store, required_campaign
 from rollout_assets.commands.settings import read_setting
-from rollout_assets.commands.terminal import AsJson, exit_unless, print_json, print_table, progress_bars, say, show
+from rollout_assets.commands.terminal import (
+    AsJson,
+    exit_unless,
+    green,
+    print_json,
+    print_table,
+    progress_bars,
+    red,
+    say,
+    show,
+)
 from rollout_assets.config import RolloutSuspiciousQueryConfig, load_campaign
 from rollout_assets.config.problems import problems_text
-from rollout_assets.errors import ConfigError
+from rollout_assets.errors import ConfigError, counted
 from rollout_assets.inspection.context import require_row
 from rollout_assets.inspection.inventory import GROUP_FILE
 from rollout_assets.inspection.suspicious import KINDS, recorded_thresholds
@@ -318,8 +328,8 @@ def second_opinion(
     else:
         show_frame("agreement, and moves under noise", opinion.summary, None, False, False)
         show_frame("rows with the largest gaps", opinion.worst.drop("rollout_id"), None, False, False)
-        verdict = "[green]agrees[/]" if opinion.agrees else f"[red]disagrees on {opinion.findings.height} label(s)[/]"
-        say(f"{verdict}: {opinion.scope}")
+        disagreeing = counted(opinion.findings.height, "label")
+        say(green("agrees") if opinion.agrees else red(f"disagrees on {disagreeing}"), f": {opinion.scope}")
     exit_unless(opinion.agrees)
 
 
@@ -342,7 +352,7 @@ def diff(
         show_frame(f"a = {a}, b = {b}", result.differences, None, False, as_csv)
     if not as_json and not as_csv:
         compared = ", ".join(f"{count:,} {table}" for table, count in result.rows_compared.items())
-        say(f"{'[green]equal[/]' if result.equal else '[red]different[/]'}: compared {compared}")
+        say(green("equal") if result.equal else red("different"), f": compared {compared}")
     exit_unless(result.equal)
 
 
@@ -387,8 +397,8 @@ def _show_replays(replays: Sequence[rollouts.Replay], as_json: bool) -> None:
         for replay in differing:
             show_frame(f"{replay.subject}: stored is a, recomputed is b", replay.differences, None, False, False)
         compared = sum((Counter(replay.diff.rows_compared) for replay in replays), Counter())
-        verdict = f"[red]{len(differing)} of {len(replays)} differ[/]" if differing else "[green]identical[/]"
-        say(f"{verdict}: {compared['rollouts']:,} rollouts, {compared['candidates']:,} candidates recomputed")
+        verdict = red(f"{len(differing)} of {len(replays)} differ") if differing else green("identical")
+        say(verdict, f": {compared['rollouts']:,} rollouts, {compared['candidates']:,} candidates recomputed")
     exit_unless(not differing)
 
 

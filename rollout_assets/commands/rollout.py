@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rollout_assets.campaigns.plan import open_source
-from rollout_assets.commands.terminal import AsJson, CampaignOption, print_table, say, show
+from rollout_assets.commands.terminal import AsJson, CampaignOption, coloured, print_table, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.errors import ConfigError
 from rollout_assets.rollouts.generator import RolloutGenerator
@@ -80,8 +80,10 @@ def _only(config: CampaignConfig, recipe: str | None) -> CampaignConfig:
 def _show(match: TargetMatch, steps: Sequence[StepRow]) -> None:
     target = match.target
     say(
-        f"target [bold]{target.target_id}[/]: {target.class_name}, score {target.score:.3f}, "
-        f"{target.semidense_support_count} points, {match.status} with IoU {match.iou:.2f}"
+        "target ",
+        coloured("bold", target.target_id),
+        f": {target.class_name}, score {target.score:.3f}, "
+        f"{target.semidense_support_count} points, {match.status} with IoU {match.iou:.2f}",
     )
     print_table(
         "steps",

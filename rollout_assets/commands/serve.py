@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from rollout_assets.commands.terminal import CampaignOption, err, say
+from rollout_assets.commands.terminal import CampaignOption, say, warn
 from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
 from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import ConfigError
@@ -62,9 +62,9 @@ def serve(
             publish_bytes(ready_file, f"{url}\n".encode())
 
     with bind(options) as listener:
-        err.print("warming up …", highlight=False)
+        warn("warming up …")
         run_server(RolloutService(config), options, listener, on_ready)
-    err.print("stopped", highlight=False)
+    warn("stopped")
 
 
 def _options(**values: Any) -> ServerOptions:

@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from rollout_assets.commands.terminal import AsJson, exit_unless, print_table, progress_bars, say, show
+from rollout_assets.commands.terminal import (
+    AsJson,
+    exit_unless,
+    green,
+    print_table,
+    progress_bars,
+    red,
+    say,
+    show,
+    yellow,
+)
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError, counted
 from rollout_assets.sources.audit import StoreAudit, audit_store
@@ -123,11 +133,11 @@ def show_store(opened: VinOfflineStore, as_json: bool = False) -> None:
 
 def _show_audit(store: Path, audit: StoreAudit) -> None:
     for warning in audit.warnings:
-        say(f"[yellow]warning[/]: {warning}")
+        say(yellow("warning"), f": {warning}")
     for problem in audit.problems:
-        say(f"[red]problem[/]: {problem}")
-    verdict = "[green]ok[/]" if audit.ok else f"[red]{counted(len(audit.problems), 'problem')}[/]"
-    say(f"{verdict}: {store}, {audit.num_rows} rows")
+        say(red("problem"), f": {problem}")
+    verdict = green("ok") if audit.ok else red(counted(len(audit.problems), "problem"))
+    say(verdict, f": {store}, {audit.num_rows} rows")
 
 
 def _show_scenes(summary: StoreSummary) -> None:
@@ -144,7 +154,8 @@ def _show_scenes(summary: StoreSummary) -> None:
 
 def _show_summary(summary: SyntheticSummary) -> None:
     say(
-        f"[green]{summary.store_dir}[/]: {summary.new_samples} new rows in {summary.new_shards} shards "
+        green(summary.store_dir),
+        f": {summary.new_samples} new rows in {summary.new_shards} shards "
         f"({summary.new_scenes} new scenes); now {summary.num_samples} rows, {summary.num_train} train and "
-        f"{summary.num_val} val; {summary.seconds:.1f} s"
+        f"{summary.num_val} val; {summary.seconds:.1f} s",
     )
