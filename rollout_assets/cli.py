@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
@@ -18,15 +19,13 @@ from typer.core import TyperGroup
 
 from rollout_assets import __version__
 from rollout_assets.errors import ConfigError, RolloutAssetsError, error_line
+from rollout_assets.interruption import INTERRUPTED, stop_at_once, when_interrupted
 
 USER_ERROR = 2
 """Exit code when the input or the state of the data is at fault."""
 
 INTERNAL_ERROR = 1
 """Exit code when the program itself is at fault."""
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
 
 PROGRAM = "rollout-assets"
 
@@ -72,13 +71,15 @@ class LazyGroup(TyperGroup):
         """Put the real command in place of its line before Typer looks it up, also when a shell completes words."""
         if args and args[0] in VERBS:
             _Invocation.verb = args[0]
-            self.add_command(load_verb(args[0]), args[0])
+            with when_interrupted(stop_at_once):
+                self.add_command(load_verb(args[0]), args[0])
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; Ctrl-C is said here for every command that has nothing of its own to say about it."""
         try:
-            return super().invoke(ctx)
+            with when_interrupted(signal.default_int_handler):
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None

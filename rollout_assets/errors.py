@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 
 class RolloutAssetsError(Exception):
@@ -90,13 +90,12 @@ def _shortened(line: str) -> str:
 class _WithProblems(RolloutAssetsError):
     """An error that lists every problem, one a line, after a summary."""
 
-    summary: ClassVar[str]
+    summary: str
 
     def __init__(self, where: str, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         shown = "".join(f"\n  - {problem}" for problem in self.problems)
-        count = len(self.problems)
-        summary = self.summary.format(count=count, problems=counted(count, "problem"))
+        summary = self.summary.format(problems=counted(len(self.problems), "problem"))
         super().__init__(f"{where}: {summary}{shown}")
 
 
@@ -234,9 +233,11 @@ class CollectionError(RolloutAssetsError):
 
 
 class InputsRefused(_WithProblems, CollectionError):
-    """Input lines that cannot be run; ``problems`` lists every one with its line."""
+    """Input lines that cannot be run; ``problems`` lists what is wrong with them, each with its line."""
 
-    summary = "{count} line(s) cannot be run"
+    def __init__(self, where: str, problems: Sequence[str], lines: int) -> None:
+        self.summary = f"{counted(lines, 'line')} cannot be run"
+        super().__init__(where, problems)
 
 
 class ResultsRefused(CollectionError):

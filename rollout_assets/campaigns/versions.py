@@ -18,6 +18,7 @@ from rollout_assets.campaigns.layout import CampaignLayout, StoredModel
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CampaignError, StoreDamaged
 from rollout_assets.files import file_lock, publish_bytes, remove_path, rename_path, switch_link
+from rollout_assets.parsing import parse_json
 from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, group_document
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
 
@@ -183,7 +184,7 @@ def prune_promoted_versions(config: CampaignConfig, keep: int = KEPT_VERSIONS, *
 
 def _read_record(path: Path) -> PromotionRecord:
     try:
-        document: Any = json.loads((path / ZARR_JSON).read_bytes())
+        document: Any = parse_json((path / ZARR_JSON).read_bytes())
         return PromotionRecord.model_validate(document["attributes"][_ATTRIBUTE])
     except (OSError, ValueError, KeyError, TypeError, ValidationError):
         raise StoreDamaged(str(path / ZARR_JSON), "does not say what the version was made from") from None

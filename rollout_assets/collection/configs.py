@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from rollout_assets.config import DEMO_CAMPAIGN, ConfigSection, Count, Seconds, shipped_campaigns
+from rollout_assets.config import DEMO_CAMPAIGN, ConfigSection, Count, Seconds, Seed, UsablePath, shipped_campaigns
 from rollout_assets.config.problems import problems_list, problems_text
 from rollout_assets.errors import ConfigError, ResumeRefused
 from rollout_assets.metrics.results import MetricOptions
+from rollout_assets.parsing import expand_path, parse_toml, read_text_file
 from rollout_assets.rollouts.remote.messages import RolloutParams
 
 CollectionSplit = Literal["train", "validation", "benchmark"]
@@ -27,7 +27,7 @@ class CollectionModel(ConfigSection):
     Frozen; unknown keys and values that cannot be used are one ``ConfigError`` with every problem.
     """
 
-    output_jsonl_fpath: Path
+    output_jsonl_fpath: UsablePath
     metrics: MetricOptions = MetricOptions()
 
     def __init__(self, **values: Any) -> None:
@@ -58,7 +58,7 @@ class SharedRolloutCollectionConfig(CollectionModel):
     campaign: str | None = None
     num_samples_in_parallel: Count = 8
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
-    store_dir: Path | None = None
+    store_dir: UsablePath | None = None
     upload_rollouts_to_wandb: bool = False
     disable_aggregation: bool = False
     token_env: str | None = None
@@ -109,8 +109,8 @@ class RequestsConfig(SharedRolloutCollectionConfig):
     limit: Count | None = None
     num_repeats: Count | dict[str, Count] = 1
     num_repeats_add_seed: bool = False
-    run_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    prompt_config: Path | dict[str, Any] | None = None
+    run_seed: Seed = 0
+    prompt_config: UsablePath | dict[str, Any] | None = None
     resume_from_cache: bool = False
 
     @model_validator(mode="after")
@@ -144,7 +144,7 @@ class RequestsConfig(SharedRolloutCollectionConfig):
 class RolloutCollectionConfig(RequestsConfig):
     """Collect the requests of one JSONL file, from servers at ``server_urls`` or, without any, in this process."""
 
-    input_jsonl_fpath: Path
+    input_jsonl_fpath: UsablePath
     server_urls: tuple[str, ...] = ()
 
     @model_validator(mode="after")
@@ -167,7 +167,7 @@ class SplitConfig(RequestsConfig):
 
     split: CollectionSplit = "train"
     reuse_existing_data_preparation: bool = False
-    input_jsonl_fpath: Path | None = None
+    input_jsonl_fpath: UsablePath | None = None
     num_servers: Count | None = None
     start_timeout_s: Seconds = 120.0
     stop_timeout_s: Seconds = 15.0
@@ -224,16 +224,16 @@ _PATHS = ("output_jsonl_fpath", "input_jsonl_fpath", "store_dir", "prompt_config
 def read_collection_file(path: Path) -> dict[str, Any]:
     """The keys of a collection's TOML file. Relative paths in it mean relative to the file, as in a campaign file."""
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except tomllib.TOMLDecodeError as error:
+        values = parse_toml(read_text_file(path))
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     folder = path.resolve().parent
     for name in _PATHS:
         if isinstance(values.get(name), str):
-            values[name] = folder / Path(values[name]).expanduser()
+            values[name] = folder / expand_path(values[name])
     campaign = values.get("campaign")
     if isinstance(campaign, str) and campaign not in shipped_campaigns():
-        values["campaign"] = str(folder / Path(campaign).expanduser())
+        values["campaign"] = str(folder / expand_path(campaign))
     return values

@@ -8,8 +8,6 @@ with the file.
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from rollout_assets.config import RolloutRecipeConfig, canonical_json
 from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import ConfigError, InputsRefused
 from rollout_assets.metrics.columns import ROLLOUT, TASK, RolloutId
+from rollout_assets.parsing import parse_json, parse_toml, read_text_file, refuse_special_file
 from rollout_assets.randomness import key_digest
 from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest
 
@@ -78,7 +77,7 @@ class InputLines:
 
     def check(self) -> None:
         """Read every line and report everything that is wrong, with file and line."""
-        problems: list[str] = []
+        found: list[tuple[int, str]] = []
         number = 0
         for number, line in self._lines():
             try:
@@ -87,16 +86,13 @@ class InputLines:
                 if request.task_index is not None:
                     self._own_tasks.add(request.task_index)
             except ValidationError as error:
-                for problem in validation_problems(error, RolloutRequest):
-                    problems.append(f"{self._path}:{number}: {problem}")
+                found += [(number, str(problem)) for problem in validation_problems(error, RolloutRequest)]
             except ValueError as error:
-                problems.append(f"{self._path}:{number}: {error}")
-        if not problems and self._own_tasks:
-            problems += self._duplicates()
-        if len(problems) > _PROBLEMS_SHOWN:
-            problems[_PROBLEMS_SHOWN:] = [f"and {len(problems) - _PROBLEMS_SHOWN} more"]
-        if problems:
-            raise InputsRefused(str(self._path), problems)
+                found.append((number, str(error)))
+        if not found and self._own_tasks:
+            found = self._duplicates()
+        if found:
+            raise self._refusal(found)
         if not number:
             raise ConfigError(f"{self._path}: no requests; 'rollout-assets collect --write-requests' writes some")
 
@@ -120,17 +116,18 @@ class InputLines:
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """Line numbers and lines, empty ones left out, up to the limit."""
         try:
+            refuse_special_file(self._path)
             with self._path.open("rb") as stream:
                 numbered = ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
                 yield from islice(numbered, self._config.limit)
-        except (FileNotFoundError, IsADirectoryError) as error:
+        except FileNotFoundError as error:
             raise ConfigError(f"{self._path}: {error.strerror}; it must hold one JSON object a line") from None
 
     def _request(self, line: bytes) -> RolloutRequest:
         """A line with the template under it, the parameters over it, and its agent by name."""
         config = self._config
         try:
-            given = json.loads(line)
+            given = parse_json(line)
         except ValueError as error:
             raise ValueError(f"not JSON: {error}") from None
         if not isinstance(given, dict):
@@ -163,17 +160,20 @@ class InputLines:
             raise ValueError(f"gives {ROLLOUT} {request.rollout_index}, but would be repeated {repeats} times")
         return repeats
 
-    def _duplicates(self) -> list[str]:
+    def _refusal(self, found: list[tuple[int, str]]) -> InputsRefused:
+        shown = [f"{self._path}:{number}: {problem}" for number, problem in found[:_PROBLEMS_SHOWN]]
+        more = [f"and {len(found) - _PROBLEMS_SHOWN} more"] if len(found) > _PROBLEMS_SHOWN else []
+        return InputsRefused(str(self._path), shown + more, len({number for number, _ in found}))
+
+    def _duplicates(self) -> list[tuple[int, str]]:
         seen: dict[RolloutId, int] = {}
         problems = []
         for numbered in self.expanded():
             agent, task, rollout = key = request_key(numbered.request)
             first = seen.setdefault(key, numbered.line)
             if first != numbered.line:
-                problems.append(
-                    f"{self._path}:{numbered.line}: {TASK} {task} {ROLLOUT} {rollout} of agent {agent!r} "
-                    f"is also on line {first}"
-                )
+                twice = f"{TASK} {task} {ROLLOUT} {rollout} of agent {agent!r} is also on line {first}"
+                problems.append((numbered.line, twice))
         return problems
 
 
@@ -183,9 +183,9 @@ def read_template(source: Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
         return _checked_template(source or {}, "prompt_config")
     is_toml = source.suffix == ".toml"
     try:
-        text = source.read_text("utf-8")
-        return _checked_template(tomllib.loads(text) if is_toml else json.loads(text), str(source))
-    except OSError as error:
+        text = read_text_file(source)
+        return _checked_template(parse_toml(text) if is_toml else parse_json(text), str(source))
+    except FileNotFoundError as error:
         raise ConfigError(f"{source}: {error.strerror}; prompt_config must be a JSON or TOML file") from None
     except ValueError as error:
         raise ConfigError(f"{source}: not valid {'TOML' if is_toml else 'JSON'}: {error}") from None

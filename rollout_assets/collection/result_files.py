@@ -86,7 +86,7 @@ def read_lines(path: Path, *, torn_end: bool = False) -> Iterator[tuple[int, byt
                 return
             try:
                 content = _DECODER.decode(line.decode())
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 torn = " (torn: it has no end)" if not line.endswith(b"\n") else ""
                 raise ResultsRefused(f"{path}:{number}: not a JSON line{torn}: {error}; remove or correct it") from None
             if not isinstance(content, dict):

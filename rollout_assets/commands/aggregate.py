@@ -10,7 +10,6 @@ import typer
 from rollout_assets.collection.aggregation import aggregate_rollouts
 from rollout_assets.collection.configs import RolloutAggregationConfig
 from rollout_assets.commands.terminal import AsJson, green, print_json, print_table, progress_bars, say
-from rollout_assets.metrics.results import MetricOptions
 
 COUNTS = ("tasks", "expected", "done", "refused", "failed", "missing")
 """What is counted for every agent."""
@@ -34,7 +33,7 @@ def aggregate(
         input_glob=inputs,
         output_jsonl_fpath=output,
         merge_shards=not no_merge,
-        metrics=MetricOptions(success_threshold=success_threshold),
+        metrics={"success_threshold": success_threshold},
     )
     with progress_bars() as progress:
         report = aggregate_rollouts(config, progress)

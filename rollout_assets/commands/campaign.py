@@ -82,7 +82,7 @@ def plan(
 @app.command()
 def run(
     campaign: CampaignOption = DEMO_CAMPAIGN,
-    workers: Annotated[int, typer.Option(help="Processes that build shards side by side.")] = 1,
+    workers: Annotated[int, typer.Option(help="Processes that build shards side by side.", min=1, max=256)] = 1,
     shard: Annotated[list[str] | None, typer.Option(help="Only these shards, as in the plan.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -14,7 +14,7 @@ from rollout_assets.collection.configs import CollectCommandConfig, read_collect
 from rollout_assets.collection.coverage import INTERRUPTED, CollectionReport
 from rollout_assets.collection.e2e import collect_from_command
 from rollout_assets.commands.aggregate import show_metrics
-from rollout_assets.commands.settings import read_setting
+from rollout_assets.commands.settings import key_or_index, read_setting
 from rollout_assets.commands.terminal import AsJson, green, print_json, progress_bars, red, say, show, warn, yellow
 from rollout_assets.config import load_campaign
 from rollout_assets.errors import ConfigError
@@ -128,8 +128,8 @@ def _merge(values: dict[str, Any], changes: dict[str, Any]) -> None:
 def _servers(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
-    if text.isdigit():
-        return {"num_servers": int(text), "server_urls": ()}
+    if isinstance(count := key_or_index(text.strip()), int):
+        return {"num_servers": count, "server_urls": ()}
     return {"num_servers": None, "server_urls": tuple(part.strip() for part in text.split(","))}
 
 

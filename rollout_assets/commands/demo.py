@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated
-
-import typer
 
 from rollout_assets.campaigns.funnel import FunnelStage, campaign_funnel
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.plan import open_source
 from rollout_assets.campaigns.versions import current_version
-from rollout_assets.commands.headless import run_headless, show_headless
+from rollout_assets.commands.headless import Workers, run_headless, show_headless
 from rollout_assets.commands.source import show_store
 from rollout_assets.commands.terminal import (
     AsJson,
@@ -35,7 +32,7 @@ DEMO_SNIPPETS = 2
 
 def demo(
     campaign: CampaignOption = DEMO_CAMPAIGN,
-    workers: Annotated[int | None, typer.Option(help="Processes that build shards; default: one per core.")] = None,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Go all the way through Dagster: synthetic homes, shards with their checks, one promoted store per split.

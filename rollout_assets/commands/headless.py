@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
+
+import typer
 
 from rollout_assets.commands.terminal import green, print_table, progress_bars, red, say, yellow
 from rollout_assets.defs.headless import HeadlessResult, materialize_campaign
+
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", help="Processes that build shards; default: one per core.", min=1, max=256),
+]
 
 LEVELS = {"ERROR": red("error"), "WARN": yellow("warning")}
 """Level of a check -> how one that did not pass is announced."""

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from rollout_assets.campaigns.plan import open_source
+from rollout_assets.commands.settings import key_or_index
 from rollout_assets.commands.terminal import AsJson, CampaignOption, coloured, print_table, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.errors import ConfigError
@@ -41,7 +42,7 @@ def rollout(
         rollout_picture.refuse_other_pages(plot)
     store = open_source(config)
     generator = RolloutGenerator(config, store)
-    row = store.row(int(sample) if sample.isdigit() else sample)
+    row = store.row(key_or_index(sample))
     prepared = generator.prepare(row)
     chosen = _target(prepared, target, row.sample_key)
     records = list(generator.records_of(replace(prepared, targets=(chosen,))))

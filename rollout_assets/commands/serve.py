@@ -30,7 +30,7 @@ def serve(
     max_in_flight: Annotated[
         int, typer.Option(help="Rollouts accepted at a time; further ones are asked to come again.", min=1)
     ] = 256,
-    max_body_mib: Annotated[int, typer.Option(help="Largest request body, in MiB.", min=1)] = 16,
+    max_body_mib: Annotated[int, typer.Option(help="Largest request body, in MiB.", min=1, max=2_047)] = 16,
     shutdown_s: Annotated[
         float, typer.Option(help="Seconds that requests under way get when the server stops.", min=0.1)
     ] = 10.0,

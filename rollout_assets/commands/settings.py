@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from typing import Any
 
 from rollout_assets.errors import ConfigError
+from rollout_assets.parsing import parse_toml
+
+MOST_DIGITS = 18
+"""Digits of an index; a longer number is taken for a key, which no row has."""
+
+
+def key_or_index(text: str) -> str | int:
+    """A row as a user names it: a number is its index, anything else its key."""
+    is_index = text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+    return int(text) if is_index else text
 
 
 def read_setting(text: str) -> dict[str, Any]:
@@ -16,7 +25,7 @@ def read_setting(text: str) -> dict[str, Any]:
         raise ConfigError(f"--set must be KEY=VALUE, got {text!r}")
     for shown in (value, json.dumps(value)):
         try:
-            return tomllib.loads(f"{key} = {shown}")
-        except tomllib.TOMLDecodeError:
+            return parse_toml(f"{key} = {shown}")
+        except ValueError:
             continue
     raise ConfigError(f"--set must be KEY=VALUE with a key such as metrics.seed, got {text!r}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
+from rollout_assets.commands.settings import key_or_index
 from rollout_assets.commands.terminal import (
     AsJson,
     exit_unless,
@@ -37,7 +38,7 @@ MeshDirs = Annotated[
 Furniture = Annotated[
     Path | None, typer.Option("--furniture", help="Place the mesh files of this folder instead of built-in furniture.")
 ]
-Workers = Annotated[int | None, typer.Option("--workers", help="Processes; default: one per core.")]
+Workers = Annotated[int | None, typer.Option("--workers", help="Processes; default: one per core.", min=1, max=256)]
 
 
 @app.command()
@@ -110,7 +111,7 @@ def info(
     if plot is not None:
         from rollout_assets.reports.source_picture import plot_sample  # loads plotly, which only a picture needs
 
-        plot_sample(opened, opened.row(int(sample) if sample.isdigit() else sample), plot)
+        plot_sample(opened, opened.row(key_or_index(sample)), plot)
         if not as_json:
             say(f"wrote {plot}")
 
@@ -148,7 +149,8 @@ def _show_scenes(summary: StoreSummary) -> None:
     )
     splits = ", ".join(f"{count} {split}" for split, count in summary.rows_per_split.items())
     total = sum(summary.rows_per_split.values())
-    place = f"{len(summary.scenes)} scenes in {summary.num_shards} shards"
+    scenes = len({scene.scene_id for scene in summary.scenes})
+    place = f"{counted(scenes, 'scene')} in {counted(summary.num_shards, 'shard')}"
     say(f"{total} rows ({splits}) of {place}; points, boxes and poses are means per row")
 
 

@@ -6,12 +6,12 @@ a stored byte, such as paths, devices and batch sizes, are marked ``unhashed`` a
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Self
 
-from pydantic import Field, field_validator
+from pydantic import field_validator, model_validator
 
 from rollout_assets.config.hashing import canonical_hash
-from rollout_assets.config.section import ConfigSection, Slug, unhashed
+from rollout_assets.config.section import ConfigSection, Seed, Slug, unhashed
 from rollout_assets.config.sections import (
     DEFAULT_RECIPES,
     CandidateConfig,
@@ -26,12 +26,15 @@ from rollout_assets.config.sections import (
     TargetConfig,
 )
 
+MOST_CHAINS = 100_000
+"""Chains of one target and recipe that are kept in memory at a time."""
+
 
 class CampaignConfig(ConfigSection):
     """Everything that decides what a campaign writes."""
 
     name: Slug
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Seed = 0
     source: SourceConfig = SourceConfig()
     targets: TargetConfig = TargetConfig()
     candidates: CandidateConfig = CandidateConfig()
@@ -53,6 +56,17 @@ class CampaignConfig(ConfigSection):
         if twice:
             raise ValueError(f"recipe names must be unique, got {', '.join(twice)} more than once")
         return recipes
+
+    @model_validator(mode="after")
+    def _fits_in_memory(self) -> Self:
+        for recipe in self.recipes:
+            chains = recipe.most_chains(self.candidates.num_candidates)
+            if chains > MOST_CHAINS:
+                raise ValueError(
+                    f"recipe {recipe.name} could grow to {chains:,} chains a target, more than {MOST_CHAINS:,}; "
+                    f"give it a smaller branch, horizon or beam_width"
+                )
+        return self
 
     @property
     def candidate_config_hash(self) -> str:

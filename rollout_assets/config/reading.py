@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic import ValidationError
 from rollout_assets.config.campaign import CampaignConfig
 from rollout_assets.config.problems import problems_list
 from rollout_assets.errors import ConfigError
+from rollout_assets.parsing import expand_path, parse_toml, read_text_file
 
 DEMO_CAMPAIGN = "demo"
 """Name of the campaign that ships with the package and is used when none is given."""
@@ -25,8 +25,8 @@ def load_campaign(name_or_path: str | Path) -> CampaignConfig:
     """
     text, where, base = _read(name_or_path)
     try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        raw = parse_toml(text)
+    except ValueError as error:
         raise ConfigError(f"{where}: not valid TOML: {error}") from None
     try:
         return _with_paths(CampaignConfig.model_validate(raw), base)
@@ -58,22 +58,20 @@ def _read(name_or_path: str | Path) -> tuple[str, str, Path]:
     if str(name_or_path) in shipped_campaigns():
         text = (_shipped() / f"{name_or_path}.toml").read_text("utf-8")
         return text, f"campaign {name_or_path}", data_home() / str(name_or_path)
-    path = Path(name_or_path)
+    path = expand_path(name_or_path)
     try:
-        return path.read_text("utf-8"), str(path), path.resolve().parent
+        return read_text_file(path), str(path), path.resolve().parent
     except FileNotFoundError:
         shipped = ", ".join(shipped_campaigns())
         raise ConfigError(f"{path}: no such campaign file, and no shipped campaign of that name ({shipped})") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
 
 
 def _with_paths(config: CampaignConfig, base: Path) -> CampaignConfig:
     source = config.source.model_copy(
         update={
-            "store_dir": base / config.source.store_dir.expanduser(),
-            "mesh_dirs": tuple(base / folder.expanduser() for folder in config.source.mesh_dirs),
+            "store_dir": base / config.source.store_dir,
+            "mesh_dirs": tuple(base / folder for folder in config.source.mesh_dirs),
         }
     )
-    shards = config.shards.model_copy(update={"output_dir": base / config.shards.output_dir.expanduser()})
+    shards = config.shards.model_copy(update={"output_dir": base / config.shards.output_dir})
     return config.model_copy(update={"source": source, "shards": shards})

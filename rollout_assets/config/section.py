@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+from rollout_assets.errors import ConfigError
+from rollout_assets.parsing import expand_path
+
+LARGEST_INT16 = 2**15 - 1
+"""What the columns of a store hold that count steps, branches and chains."""
+
+LARGEST_INT32 = 2**31 - 1
+
+Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+"""A finite number; text, true and false are none. All numbers of a configuration are strict in this way."""
+
+Positive = Annotated[Number, Field(gt=0)]
+NonNegative = Annotated[Number, Field(ge=0)]
+Fraction = Annotated[Number, Field(ge=0, le=1)]
+Finite = Number
 Seconds = Positive
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0, strict=True)]
+Whole = Annotated[int, Field(strict=True)]
+Natural = Annotated[Whole, Field(ge=0)]
+Count = Annotated[Whole, Field(ge=1, le=LARGEST_INT32)]
+SmallCount = Annotated[Whole, Field(ge=1, le=LARGEST_INT16)]
+Pixels = Annotated[Whole, Field(ge=1, le=8_192)]
+Seed = Annotated[Whole, Field(ge=0, lt=2**63)]
+
+
+def _usable(path: Path) -> Path:
+    try:
+        return expand_path(path)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+UsablePath = Annotated[Path, AfterValidator(_usable)]
+"""A path that a file can have, with ``~`` replaced by the home it names."""
 Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=64)]
 
 

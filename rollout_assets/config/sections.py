@@ -9,13 +9,20 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from rollout_assets.config.section import (
+    LARGEST_INT32,
     ConfigSection,
     Count,
     Finite,
     Fraction,
+    Natural,
     NonNegative,
+    Number,
+    Pixels,
     Positive,
     Slug,
+    SmallCount,
+    UsablePath,
+    Whole,
     unhashed,
 )
 
@@ -61,8 +68,10 @@ SuspiciousKind = Literal[
 class SourceConfig(ConfigSection):
     """Where the recorded snippets are. None of it is hashed: the source's own manifest hash is."""
 
-    store_dir: Path = unhashed(Path("source"), description="The VIN offline store.")
-    mesh_dirs: tuple[Path, ...] = unhashed((), description="Where scene meshes lie; empty: meshes/ beside the store.")
+    store_dir: UsablePath = unhashed(Path("source"), description="The VIN offline store.")
+    mesh_dirs: tuple[UsablePath, ...] = unhashed(
+        (), description="Folders of scene meshes; empty: meshes/ in the store."
+    )
     splits: tuple[Split, ...] = unhashed(("train", "val"), min_length=1, description="Splits to make rollouts for.")
 
 
@@ -71,16 +80,16 @@ class TargetConfig(ConfigSection):
 
     protocol: Literal["v1_observed", "v0_gt_input"] = "v1_observed"
     policy: Literal["greedy_top_k", "temperature_softmax_top_k"] = "greedy_top_k"
-    top_k: Count = 3
+    top_k: SmallCount = 3
     temperature: Positive = Field(1.0, description="Softmax temperature of temperature_softmax_top_k.")
     min_confidence: Fraction = 0.2
     min_support: Count = Field(3, description="Points inside a box below which it is not eligible.")
     saturated_support: Count = Field(128, description="Points inside a box at which nothing is left to gain.")
-    saturated_area_fraction: Annotated[float, Field(gt=0, le=1)] = 0.05
+    saturated_area_fraction: Annotated[Number, Field(gt=0, le=1)] = 0.05
     visibility_without_projection: Fraction = 0.35
     require_projection: bool = False
     min_projected_area_px: NonNegative = 16.0
-    min_match_iou: Annotated[float, Field(gt=0, le=1)] = 0.1
+    min_match_iou: Annotated[Number, Field(gt=0, le=1)] = 0.1
     ambiguous_iou_margin: Fraction = 0.02
     require_reachable: bool = Field(
         True, description="Pass over boxes that no first view within the motion limits sees."
@@ -92,7 +101,7 @@ class MixtureComponent(ConfigSection):
 
     position: PositionMode
     orientation: Orientation = "target_point"
-    count: Count
+    count: SmallCount
 
 
 class CandidateRules(ConfigSection):
@@ -101,10 +110,10 @@ class CandidateRules(ConfigSection):
     max_step_m: Positive = 1.0
     max_height_delta_m: Positive = 0.25
     max_backward_m: NonNegative = 0.25
-    max_yaw_deg: Annotated[float, Field(gt=0, le=180)] = 70.0
+    max_yaw_deg: Annotated[Number, Field(gt=0, le=180)] = 70.0
     min_mesh_distance_m: NonNegative = 0.2
     min_path_clearance_m: NonNegative = 0.1
-    path_samples: Annotated[int, Field(ge=2)] = 32
+    path_samples: Annotated[Whole, Field(ge=2, le=10_000)] = 32
 
 
 DEFAULT_MIXTURE = (
@@ -121,11 +130,11 @@ class CandidateConfig(ConfigSection):
     kappa: NonNegative = Field(8.0, description="Concentration of power_spherical directions around forward.")
     radius_min_m: Positive = 0.25
     radius_max_m: Positive = 1.1
-    elevation_min_deg: Annotated[float, Field(ge=-90, le=90)] = -12.0
-    elevation_max_deg: Annotated[float, Field(ge=-90, le=90)] = 18.0
-    azimuth_deg: Annotated[float, Field(gt=0, le=360)] = Field(100.0, description="Full width of the azimuth cap.")
-    yaw_jitter_deg: Annotated[float, Field(ge=0, le=180)] = 0.0
-    pitch_jitter_deg: Annotated[float, Field(ge=0, le=90)] = 0.0
+    elevation_min_deg: Annotated[Number, Field(ge=-90, le=90)] = -12.0
+    elevation_max_deg: Annotated[Number, Field(ge=-90, le=90)] = 18.0
+    azimuth_deg: Annotated[Number, Field(gt=0, le=360)] = Field(100.0, description="Full width of the azimuth cap.")
+    yaw_jitter_deg: Annotated[Number, Field(ge=0, le=180)] = 0.0
+    pitch_jitter_deg: Annotated[Number, Field(ge=0, le=90)] = 0.0
     mixture: tuple[MixtureComponent, ...] = Field(DEFAULT_MIXTURE, min_length=1)
     rules: CandidateRules = CandidateRules()
 
@@ -147,8 +156,8 @@ class CandidateConfig(ConfigSection):
 class OracleConfig(ConfigSection):
     """How much a view is worth: depth, points, fusion, error."""
 
-    width_px: Count = 48
-    height_px: Count = 48
+    width_px: Pixels = 48
+    height_px: Pixels = 48
     znear_m: Positive = 0.001
     zfar_m: Positive = 20.0
     pixel_stride: Count = Field(1, description="Back-project every n-th pixel of every n-th row.")
@@ -191,7 +200,7 @@ class OracleConfig(ConfigSection):
 class StochasticBranching(ConfigSection):
     """A branch count drawn per step: ``counts[i]`` with probability ``probabilities[i]``."""
 
-    counts: tuple[Count, ...] = Field(min_length=1)
+    counts: tuple[SmallCount, ...] = Field(min_length=1)
     probabilities: tuple[Fraction, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -211,11 +220,18 @@ def _branching_kind(value: Any) -> str:
 
 
 Branching = Annotated[
-    Annotated[Count, Tag("constant")]
-    | Annotated[tuple[Count, ...], Field(min_length=1), Tag("schedule")]
+    Annotated[SmallCount, Tag("constant")]
+    | Annotated[tuple[SmallCount, ...], Field(min_length=1), Tag("schedule")]
     | Annotated[StochasticBranching, Tag("stochastic")],
     Discriminator(_branching_kind),
 ]
+
+
+def _largest_branch(branch: int | tuple[int, ...] | StochasticBranching, depth: int) -> int:
+    """Most views that are taken at a depth."""
+    if isinstance(branch, StochasticBranching):
+        return max(branch.counts)
+    return branch[min(depth, len(branch) - 1)] if isinstance(branch, tuple) else branch
 
 
 class RolloutRecipeConfig(ConfigSection):
@@ -223,12 +239,23 @@ class RolloutRecipeConfig(ConfigSection):
 
     name: Slug
     policy: SelectionPolicy
-    horizon: Count = 2
+    horizon: SmallCount = 2
     branch: Branching = Field(1, description="A constant, a schedule whose last entry repeats, or random counts.")
-    beam_width: Count | None = Field(None, description="Chains kept after each step; none keeps all.")
+    beam_width: SmallCount | None = Field(None, description="Chains kept after each step; none keeps all.")
     temperature: Positive = 1.0
     min_history_distance_m: NonNegative = 0.0
     min_sibling_distance_m: NonNegative = 0.0
+
+    def most_chains(self, views: int) -> int:
+        """Most chains that can be open at a time when every step offers so many views, before the beam is applied."""
+        chains = most = 1
+        for depth in range(self.horizon):
+            chains *= min(_largest_branch(self.branch, depth), views)
+            most = max(most, chains)
+            chains = chains if self.beam_width is None else min(chains, self.beam_width)
+            if most > LARGEST_INT32:
+                break
+        return most
 
 
 DEFAULT_RECIPES = (
@@ -243,8 +270,8 @@ class SelectedDepthRetentionConfig(ConfigSection):
     """Depth images of selected views, kept as the actor's history."""
 
     enabled: bool = True
-    width_px: Count = 240
-    height_px: Count = 240
+    width_px: Pixels = 240
+    height_px: Pixels = 240
     chunk_steps: Count = 16
 
 
@@ -261,7 +288,7 @@ class ShardConfig(ConfigSection):
     """How source rows are divided into shards. Never changes a row, so it is not part of any hash."""
 
     rows_per_shard: Count = unhashed(4)
-    output_dir: Path = unhashed(Path("campaign"), description="Plan, shards and the promoted store live here.")
+    output_dir: UsablePath = unhashed(Path("campaign"), description="Plan, shards and the promoted store live here.")
 
 
 class RolloutSuspiciousQueryConfig(ConfigSection):
@@ -277,7 +304,7 @@ class RolloutSuspiciousQueryConfig(ConfigSection):
     max_abs_gain: NonNegative = 1.0
     worsening_tolerance: NonNegative = Field(1e-5, description="Share of its error by which a view may worsen it.")
     unstable_gain: NonNegative = Field(0.01, description="A gain beyond ± this should not rest on a few pixels.")
-    unstable_support_px: Annotated[int, Field(ge=0)] = Field(2, description="Pixels on the target that are too few.")
+    unstable_support_px: Natural = Field(2, description="Pixels on the target that are too few.")
     min_half_weight_pieces: Count = Field(8, description="Pieces of surface that must hold half of its weight.")
     min_half_weight_area: Fraction = Field(0.1, description="Share of the area that must hold half of the weight.")
     min_selection_probability: Fraction = Field(1e-9, description="A chosen view should be at least as probable.")
@@ -287,7 +314,7 @@ class RolloutSuspiciousQueryConfig(ConfigSection):
     near_duplicate_deg: NonNegative = 0.25
     min_valid_depth_fraction: Fraction = Field(0.01, description="A depth image with less is empty.")
     saturated_depth_fraction: Fraction = Field(0.5, description="Share of valid pixels near the far limit.")
-    max_depth_images: Annotated[int, Field(ge=0)] | None = Field(
+    max_depth_images: Natural | None = Field(
         None, description="Depth images to look at, spread evenly; all by default."
     )
     errors: tuple[SuspiciousKind, ...] = Field((), description="Kinds whose findings are errors and fail checks.")

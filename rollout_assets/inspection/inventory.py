@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from rollout_assets.errors import StoreError
+from rollout_assets.parsing import expand_path
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.zarr_store import schema
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -58,7 +59,7 @@ def discover_rollout_store_paths(base_dir: Path | str, pattern: str = "**/*.zarr
     Newest first. A match that is no group itself, such as a promoted ``rollouts.zarr`` with one store per split, gives
     the groups directly below it. Stores inside stores are left out.
     """
-    base = Path(base_dir).expanduser()
+    base = expand_path(base_dir)
     if not base.is_dir():
         raise StoreError(f"{base}: no such directory")
     modified: dict[Path, float] = {}

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from rollout_assets.config import ConfigSection, canonical_json
+from rollout_assets.config import ConfigSection, Count, Finite, Natural, Number, canonical_json
 from rollout_assets.errors import ResultsRefused
 from rollout_assets.files import publishing
 from rollout_assets.metrics.columns import AgentColumns, RolloutId, rollout_id
@@ -30,11 +30,11 @@ KINDS = ("mean", "max", "min", "median", "std")
 class MetricOptions(ConfigSection):
     """Settings of aggregation."""
 
-    success_threshold: Annotated[float, Field(allow_inf_nan=False)] = 0.1
+    success_threshold: Finite = 0.1
     """A reward of at least this is a success; 0.1 is a tenth of the error at the root."""
-    bootstrap_samples: Annotated[int, Field(ge=1)] = 1_000
-    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    seed: Annotated[int, Field(ge=0)] = 0
+    bootstrap_samples: Count = 1_000
+    confidence: Annotated[Number, Field(gt=0, lt=1)] = 0.95
+    seed: Natural = 0
 
 
 TaskCounts = Mapping[tuple[str, int], int]

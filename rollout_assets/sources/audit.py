@@ -11,6 +11,7 @@ import numpy as np
 
 from rollout_assets.errors import SourceDamaged
 from rollout_assets.geometry.boxes import PROBABILITY
+from rollout_assets.parsing import expand_path
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.sources import layout
 from rollout_assets.sources.layout import IndexRow
@@ -37,7 +38,7 @@ class StoreAudit:
 
 def audit_store(path: str | Path, mesh_dirs: Sequence[Path] = (), progress: ProgressSink = SILENT) -> StoreAudit:
     """Check metadata and, where it can be read, every row; all problems are collected, none stops the audit."""
-    root = Path(path).expanduser().resolve()
+    root = expand_path(path).resolve()
     snapshot, problems = examine(root)
     if snapshot is None:
         return StoreAudit(root, 0, tuple(problems), ())

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import SourceDamaged, SourceError
+from rollout_assets.parsing import parse_json
 from rollout_assets.sources import layout
 from rollout_assets.sources.layout import BlockSpec, IndexRow, KnownBlock, Manifest, ShardSpec
 
@@ -260,7 +261,7 @@ def _read_index(path: Path, manifest: Manifest) -> tuple[tuple[IndexRow, ...], l
 
 def _read_json(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
     try:
-        value = json.loads(path.read_bytes())
+        value = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         return None, [f"{path.name}: unreadable JSON: {error}"]
     if not isinstance(value, dict):

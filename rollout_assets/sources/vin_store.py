@@ -16,6 +16,7 @@ from rollout_assets.errors import SourceDamaged, SourceError, SourceRowMissing
 from rollout_assets.geometry.boxes import SEM_ID, is_padding, unpack_boxes
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import RIG_FROM_LUF, Float32, compose, finite_rigid
+from rollout_assets.parsing import expand_path
 from rollout_assets.sources import layout
 from rollout_assets.sources.layout import IndexRow, ShardSpec
 from rollout_assets.sources.meshes import MeshLibrary
@@ -35,7 +36,7 @@ class VinOfflineStore:
     @classmethod
     def open(cls, path: str | Path, mesh_dirs: Sequence[Path] = ()) -> Self:
         """Open and check a store; ``SourceDamaged`` lists all problems. Meshes default to ``meshes/`` inside it."""
-        root = Path(path).expanduser().resolve()
+        root = expand_path(path).resolve()
         return cls(read_snapshot(root), MeshLibrary(tuple(mesh_dirs) or (root / layout.MESHES_DIR,)))
 
     def __len__(self) -> int:

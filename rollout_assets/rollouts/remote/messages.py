@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rollout_assets.config import RolloutRecipeConfig
+from rollout_assets.config import Natural, NonNegative, Positive, RolloutRecipeConfig, Seed, SmallCount
 
-Index = Annotated[int, Field(ge=0)]
+Index = Natural
 Payload = Literal["chains", "record"]
 
 
@@ -27,13 +27,13 @@ class AgentRef(Message):
 class RolloutParams(Message):
     """What a request changes about its recipe; a field left out keeps the recipe's value."""
 
-    max_rollout_steps: Annotated[int, Field(ge=1)] | None = None
-    horizon: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(gt=0)] | None = None
+    max_rollout_steps: SmallCount | None = None
+    horizon: SmallCount | None = None
+    temperature: Positive | None = None
     branch: Any = None
-    beam_width: Annotated[int, Field(ge=1)] | None = None
-    min_history_distance_m: Annotated[float, Field(ge=0)] | None = None
-    min_sibling_distance_m: Annotated[float, Field(ge=0)] | None = None
+    beam_width: SmallCount | None = None
+    min_history_distance_m: NonNegative | None = None
+    min_sibling_distance_m: NonNegative | None = None
 
 
 class RolloutRequest(Message):
@@ -48,7 +48,7 @@ class RolloutRequest(Message):
     target: str | Index = 0
     recipe: str | RolloutRecipeConfig | None = None
     agent_ref: AgentRef | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    seed: Seed | None = None
     params: RolloutParams = RolloutParams()
     include: tuple[Payload, ...] = ()
     task_index: Index | None = Field(None, alias="_task_index")

@@ -9,6 +9,7 @@ from typing import Any
 
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.files import replace_bytes
+from rollout_assets.parsing import parse_json
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.schema import GROUPS
 
@@ -30,7 +31,7 @@ def read_document(files: StoreFiles, path: str) -> tuple[bytes, dict[str, Any]]:
     where = path or ZARR_JSON
     try:
         data = files.read(f"{path}/{ZARR_JSON}" if path else ZARR_JSON)
-        document = json.loads(data)
+        document = parse_json(data)
     except OSError:
         raise StoreDamaged(where, f"{ZARR_JSON} is missing") from None
     except ValueError as error:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.files import replace_bytes
+from rollout_assets.parsing import expand_path, parse_json
 
 ROLLOUT_MANIFEST_FILENAME = "manifest.json"
 """Filename of the human-readable rollout-store sidecar manifest."""
@@ -43,7 +44,7 @@ class RolloutStoreInvocation:
     @classmethod
     def from_cli(cls, argv: Sequence[str], config_path: Path) -> RolloutStoreInvocation:
         """The command line and the campaign file it named, text and all."""
-        resolved = config_path.expanduser().resolve()
+        resolved = expand_path(config_path).resolve()
         return cls("cli", tuple(argv), resolved.as_posix(), resolved.read_text(encoding="utf-8"))
 
     def to_jsonable(self) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def read_rollout_store_manifest(store_dir: Path | str) -> dict[str, Any]:
 def parse_manifest(data: bytes) -> dict[str, Any]:
     """Manifest bytes as a payload; anything but a JSON object is ``StoreDamaged``."""
     try:
-        payload = json.loads(data)
+        payload = parse_json(data)
     except ValueError as error:
         raise StoreDamaged(ROLLOUT_MANIFEST_FILENAME, f"is not JSON: {error}") from None
     if not isinstance(payload, dict):

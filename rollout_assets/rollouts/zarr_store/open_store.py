@@ -19,6 +19,7 @@ from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore
 
 from rollout_assets.errors import StoreDamaged, StoreError
+from rollout_assets.parsing import expand_path
 from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray, decoding_threads
 from rollout_assets.rollouts.zarr_store.chunks.files import BackendFiles, LocalFiles, StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
@@ -173,9 +174,17 @@ def open_files(location: StoreLocation) -> tuple[StoreFiles, Any]:
     if isinstance(location, Store):
         return BackendFiles(location), location
     if "://" in str(location):
-        backend = FsspecStore.from_url(str(location), read_only=True)
+        backend = _remote_files(str(location))
         return BackendFiles(backend), backend
-    folder = Path(location).expanduser().resolve()  # a promoted store is a link; who opened it stays with its version
+    folder = expand_path(location).resolve()  # a promoted store is a link; who opened it stays with its version
     if not folder.is_dir():
         raise StoreError(f"{folder}: no rollout store there")
     return LocalFiles(folder), LocalStore(folder, read_only=True)
+
+
+def _remote_files(url: str) -> FsspecStore:
+    """The backend of a URL; a scheme that nobody knows, or whose package is missing, is a ``StoreError``."""
+    try:
+        return FsspecStore.from_url(url, read_only=True)
+    except Exception as error:  # every backend has errors of its own
+        raise StoreError(f"{url}: cannot be opened: {str(error) or type(error).__name__}") from None
