@@ -6,6 +6,7 @@ The ground floor of every room that writes. Nothing else in the package flushes,
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import hashlib
 import json
@@ -31,6 +32,7 @@ from rollout_assets.errors import RolloutAssetsError, ShardBusy
 _HASH_THREADS = 2
 _POLL_S = 0.05
 _SCRATCH_PREFIX = ".partial-"
+_NOTHING_CAN_BE_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def scratch_path(path: Path) -> Path:
@@ -56,7 +58,8 @@ def replace_bytes(path: Path, content: bytes) -> None:
     """
     scratch = scratch_path(path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}"))
     try:
-        scratch.write_bytes(content)
+        with naming(path):
+            scratch.write_bytes(content)
         scratch.replace(path)
     except BaseException:
         discard_path(scratch)
@@ -73,11 +76,28 @@ def publishing(path: Path) -> Iterator[Path]:
     """Give a scratch path to write a file or directory to; it becomes ``path`` when the block ends without an error."""
     scratch = scratch_path(path)
     try:
-        yield scratch
-        publish_path(scratch, path)
+        with naming(path):
+            yield scratch
+            publish_path(scratch, path)
     except BaseException:
         discard_path(scratch)
         raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error about a disk that takes no more name what was being written in the block."""
+    try:
+        yield
+    except OSError as error:
+        name_written(error, path)
+        raise
+
+
+def name_written(error: object, path: Path) -> None:
+    """Give an error about a disk that takes no more the path of what was written, which the system leaves out."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in _NOTHING_CAN_BE_WRITTEN:
+        error.filename = str(path)
 
 
 def publish_path(scratch: Path, path: Path) -> None:
@@ -211,7 +231,8 @@ def file_lock(
             raise busy(f"{what}: the lock is held by {_holder(path, handle)}; wait for it to finish, then try again")
         if path.is_file():
             os.ftruncate(handle, 0)
-            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {now_utc()}\n".encode(), 0)
+            with naming(path):
+                os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {now_utc()}\n".encode(), 0)
         yield
     finally:
         os.close(handle)

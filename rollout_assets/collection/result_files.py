@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from rollout_assets.config import canonical_json
 from rollout_assets.errors import ResultsRefused
-from rollout_assets.files import sync_path
+from rollout_assets.files import naming, sync_path
 from rollout_assets.metrics.columns import RolloutId, rollout_id
 
 AppendLine = Callable[[Mapping[str, Any]], None]
@@ -56,8 +56,9 @@ def line_log(path: Path) -> Iterator[AppendLine]:
 
     def append(line: Mapping[str, Any]) -> None:
         data = memoryview(canonical_json(line) + b"\n")
-        while data:
-            data = data[os.write(handle, data) :]
+        with naming(path):
+            while data:
+                data = data[os.write(handle, data) :]
 
     try:
         yield append

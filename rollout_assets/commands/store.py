@@ -9,7 +9,16 @@ import typer
 
 from rollout_assets.commands.frames import plain
 from rollout_assets.commands.opened_store import Store
-from rollout_assets.commands.terminal import AsJson, exit_unless, print_json, print_table, say, show
+from rollout_assets.commands.terminal import (
+    AsJson,
+    columns_that_fit,
+    exit_unless,
+    print_json,
+    print_table,
+    say,
+    show,
+)
+from rollout_assets.errors import counted
 from rollout_assets.reports.schema_page import schema_markdown
 from rollout_assets.rollouts.zarr_store import (
     ROLLOUT_ZARR_SCHEMA_VERSION,
@@ -91,7 +100,11 @@ def head(
     if as_json:
         print_json([{name: plain(value) for name, value in row.items()} for row in frame.rows(named=True)])
         return
-    print_table(f"{table}, first {len(frame)} rows", frame.columns, [tuple(map(_short, row)) for row in frame.rows()])
+    rows_shown = [tuple(map(_short, row)) for row in frame.rows()]
+    count = columns_that_fit(frame.columns, rows_shown)
+    left_out = f"; {len(frame.columns) - count} more columns: --column or --json" if count < len(frame.columns) else ""
+    title = f"{table}, first {counted(len(frame), 'row')}{left_out}"
+    print_table(title, frame.columns[:count], [row[:count] for row in rows_shown])
 
 
 @app.command()

@@ -29,6 +29,12 @@ PIPE_WIDTH = 100_000
 WIDEST_CELL = 160
 """Characters after which a cell goes on in its next line."""
 
+COMFORTABLE_CELL = 30
+"""Characters that a long cell gets in a table whose columns may be left out."""
+
+TABLE_EDGE = " │ "
+"""What separates two columns."""
+
 NOT_OK = 2
 """Exit code of a command that found something wrong, different or unfinished."""
 
@@ -105,6 +111,17 @@ def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     return table
+
+
+def columns_that_fit(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
+    """How many columns, from the left and at least one, have room on this terminal without being squeezed."""
+    left = out.width - len(TABLE_EDGE)
+    for index, column in enumerate(columns):
+        widths = [len(column), *(_cell(row[index]).cell_len for row in rows)]
+        left -= min(max(widths), COMFORTABLE_CELL) + len(TABLE_EDGE)
+        if left < 0:
+            return max(index, 1)
+    return len(columns)
 
 
 def _cell(value: Any) -> Text:

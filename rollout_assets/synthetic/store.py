@@ -19,7 +19,16 @@ from pydantic import ValidationError
 from rollout_assets.config import canonical_hash
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError, SourceError
-from rollout_assets.files import file_lock, is_locked, is_scratch, publish_bytes, publish_path, remove_path, rename_path
+from rollout_assets.files import (
+    file_lock,
+    is_locked,
+    is_scratch,
+    naming,
+    publish_bytes,
+    publish_path,
+    remove_path,
+    rename_path,
+)
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.sources import layout
 from rollout_assets.sources.snapshot import StoreSnapshot, read_snapshot
@@ -74,7 +83,8 @@ def build_synthetic_store(
     building.mkdir(parents=True)
     with file_lock(building, str(store_dir), busy=SourceError):
         try:
-            manifest, results = _fill(building, config, furniture_digest, progress)
+            with naming(store_dir):
+                manifest, results = _fill(building, config, furniture_digest, progress)
             _put_in_place(building, store_dir, overwrite)
         except BaseException:
             remove_path(building)
@@ -108,7 +118,8 @@ def append_synthetic_snippets(
         config = _config_of(store_dir, manifest, furniture_dir, workers)
         _remove_leftovers(store_dir, manifest)
         tasks = _append_tasks(config, snapshot, snippets, new_scenes, scene_ids)
-        results = _run(tasks, config.effective_workers, "append", progress)
+        with naming(store_dir):
+            results = _run(tasks, config.effective_workers, "append", progress)
         rows = (*snapshot.rows, *(row for result in results for row in result.rows))
         specs = [*manifest.shards, *(result.spec for result in results)]
         grown = _manifest(config, manifest.source.get("furniture_digest"), specs, rows)
