@@ -44,6 +44,8 @@ from rollout_assets.config.sections import (
     SuspiciousKind,
     TargetConfig,
 )
+from rollout_assets.config.starting_file import commented_toml
+from rollout_assets.config.toml_text import toml_text
 
 __all__ = [
     "DEFAULT_MIXTURE",
@@ -86,8 +88,10 @@ __all__ = [
     "Whole",
     "canonical_hash",
     "canonical_json",
+    "commented_toml",
     "data_home",
     "load_campaign",
     "shipped_campaigns",
+    "toml_text",
     "unhashed",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rollout_assets.config.hashing import canonical_hash
 from rollout_assets.config.section import ConfigSection, Seed, Slug, unhashed
@@ -33,8 +33,8 @@ MOST_CHAINS = 100_000
 class CampaignConfig(ConfigSection):
     """Everything that decides what a campaign writes."""
 
-    name: Slug
-    seed: Seed = 0
+    name: Slug = Field(description="Names the campaign in Dagster, in stores and in messages.")
+    seed: Seed = Field(0, description="Every random choice follows from it.")
     source: SourceConfig = SourceConfig()
     targets: TargetConfig = TargetConfig()
     candidates: CandidateConfig = CandidateConfig()

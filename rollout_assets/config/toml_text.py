@@ -26,17 +26,18 @@ def _assignment(name: str, value: Any) -> Iterator[str]:
     """A list of tables has one line per table."""
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
         yield f"{name} = ["
-        yield from (f"    {_value(item)}," for item in value)
+        yield from (f"    {toml_value(item)}," for item in value)
         yield "]"
     else:
-        yield f"{name} = {_value(value)}"
+        yield f"{name} = {toml_value(value)}"
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A plain JSON value on one line; a mapping becomes an inline table."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{name} = {_value(item)}" for name, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{name} = {toml_value(item)}" for name, item in value.items()) + " }"
     if isinstance(value, list):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return json.dumps(value)
