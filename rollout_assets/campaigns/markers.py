@@ -215,7 +215,10 @@ def last_failure(layout: CampaignLayout, entry: RolloutShardEntry) -> str | None
 
 
 def read_owner(shard_dir: Path) -> ShardOwner:
-    """The owner of a finished shard, as its success file seals it; anything else is ``StoreDamaged``."""
+    """The owner of a finished shard, as its success file seals it; anything else is ``StoreDamaged``.
+
+    A marker that the system does not let us read is an ``OSError``, because the shard may be a good one.
+    """
     where = shard_dir.name
     success = _read(shard_dir / ROLLOUT_SHARD_SUCCESS_FILENAME, ShardSuccess, where)
     owner = _read(shard_dir / ROLLOUT_SHARD_OWNER_FILENAME, ShardOwner, where)
@@ -258,7 +261,7 @@ def damage(
         return
     try:
         manifest_sha256 = file_sha256(store_dir / ROLLOUT_MANIFEST_FILENAME)
-    except OSError:
+    except FileNotFoundError:
         yield f"{ROLLOUT_MANIFEST_FILENAME} is missing"
         return
     if manifest_sha256 != owner.store.manifest_sha256:
@@ -290,7 +293,7 @@ def staleness(owner: ShardOwner, entry: RolloutShardEntry, store: VinOfflineStor
 def _read(path: Path, model: type[Model], where: str) -> Model:
     try:
         return model.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise StoreDamaged(where, f"{path.name} is missing") from None
-    except (OSError, ValidationError):
+    except ValidationError:
         raise StoreDamaged(where, f"{path.name} cannot be understood") from None

@@ -80,7 +80,7 @@ def run_rollout_shard(
     try:
         with file_lock(layout.lock(entry.shard_id), entry.shard_id):
             final = layout.shard(entry.shard_id)
-            problems = shard_problems(final, entry, source, deep=True)
+            problems = _problems(final, entry, source, deep=True)
             if not problems:
                 layout.clear_attempts(entry.shard_id)
                 return _result(final, "already_finished", (), began)
@@ -98,8 +98,19 @@ def shard_problems(
 ) -> Sequence[str]:
     """Why what lies at a shard's place is not the finished, current shard; empty if it is.
 
-    ``deep`` reads every byte of its store; a ``source`` is compared with the one the shard was built from.
+    ``deep`` reads every byte of its store; a ``source`` is compared with the one the shard was built from. That
+    something cannot be read is a problem too, but never a reason to set the shard aside.
     """
+    try:
+        return _problems(shard_dir, entry, source, deep=deep)
+    except OSError as error:
+        return [f"cannot be read: {error.strerror or error}{f': {error.filename}' if error.filename else ''}"]
+
+
+def _problems(
+    shard_dir: Path, entry: RolloutShardEntry, source: VinOfflineStore | None, *, deep: bool
+) -> Sequence[str]:
+    """``shard_problems`` as far as they lie in the shard's bytes; what cannot be read is an ``OSError``."""
     if not shard_dir.exists():
         return ["not built yet"]
     try:
@@ -107,8 +118,6 @@ def shard_problems(
         return [*markers.damage(shard_dir, owner, deep=deep), *markers.staleness(owner, entry, source)]
     except StoreDamaged as error:
         return [error.problem]
-    except OSError as error:
-        return [f"cannot be read: {error.strerror}"]
 
 
 @dataclass(frozen=True, eq=False)

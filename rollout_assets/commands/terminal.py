@@ -98,13 +98,14 @@ def exit_unless(ok: bool) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows as a table."""
-    out.print(make_table(title, columns, rows))
+    """Print a title, in one line however narrow the table is, and rows as a table."""
+    say(coloured("bold", title))
+    out.print(make_table("", columns, rows))
 
 
 def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     """Rows as a table; numbers to the right, None as a dash."""
-    table = Table(title=plain_text(title), title_justify="left", title_style="bold")
+    table = Table(title=plain_text(title) if title else None, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
         justify: Any = "right" if any(isinstance(row[index], int | float) for row in rows) else "left"
         table.add_column(plain_text(column), justify=justify, overflow="fold", max_width=WIDEST_CELL)
