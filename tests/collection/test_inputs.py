@@ -87,6 +87,7 @@ def test_all_bad_lines_are_reported_together_with_file_and_line(tmp_path):
         rows_of(tmp_path, lines)
     told = "\n".join(caught.value.problems)
     assert len(caught.value.problems) == 7
+    assert "rows.jsonl: 6 lines cannot be run" in str(caught.value), "line 5 has two problems"
     for part in (
         "rows.jsonl:2: not JSON",
         "rows.jsonl:3: no agent: give agent_ref or recipe",
