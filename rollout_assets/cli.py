@@ -88,7 +88,7 @@ class LazyGroup(TyperGroup):
 def load_verb(verb: str) -> Any:
     """The command of a verb, from its module: the module's ``app``, or its function of that name."""
     module = import_module(f"rollout_assets.commands.{MODULES.get(verb, verb)}")
-    holder = typer.Typer(rich_markup_mode="rich")
+    holder = typer.Typer(rich_markup_mode="markdown")
     if hasattr(module, "app"):
         holder.add_typer(module.app, name=verb)
     else:
@@ -101,7 +101,7 @@ app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
 )
 for _verb, _help in VERBS.items():
     app.command(_verb, help=_help)(lambda: None)

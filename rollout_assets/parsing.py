@@ -14,6 +14,9 @@ from typing import Any
 
 from rollout_assets.errors import ConfigError
 
+LONGEST_PATH = 4_096
+"""Characters of the longest path that the system takes."""
+
 _TOO_DEEP = "lists or tables are nested too deeply"
 
 
@@ -56,6 +59,12 @@ def refuse_special_file(path: Path) -> None:
         kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
         kind = kinds.get(stat.S_IFMT(mode), "a device")
         raise ConfigError(f"{path}: is {kind}; give a regular file")
+
+
+def refuse_long_pattern(pattern: str) -> None:
+    """Raise ``ConfigError`` for a pattern longer than any path, because translating it takes time without bound."""
+    if len(pattern) > LONGEST_PATH:
+        raise ConfigError(f"a pattern of files must have at most {LONGEST_PATH:,} characters, got {len(pattern):,}")
 
 
 def expand_path(path: str | Path) -> Path:

@@ -15,6 +15,7 @@ from rollout_assets.config import canonical_json
 from rollout_assets.errors import ResultsRefused
 from rollout_assets.files import naming, sync_path
 from rollout_assets.metrics.columns import RolloutId, rollout_id
+from rollout_assets.parsing import refuse_long_pattern
 
 AppendLine = Callable[[Mapping[str, Any]], None]
 
@@ -32,6 +33,8 @@ DERIVED_SUFFIXES = (
 def _expand_input_glob(input_glob: str, output: Path | None = None) -> list[str]:
     """Files of comma-separated patterns, ``**`` included: sorted, each once, without derived files and ``output``."""
     patterns = [pattern.strip() for pattern in input_glob.split(",") if pattern.strip()]
+    for pattern in patterns:
+        refuse_long_pattern(pattern)
     matches = {Path(path) for pattern in patterns for path in glob.glob(pattern, recursive=True)}  # noqa: PTH207
     left_out = None if output is None else output.resolve()
     return sorted(str(path) for path in matches if _holds_results(path) and path.resolve() != left_out)

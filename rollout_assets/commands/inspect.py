@@ -32,6 +32,7 @@ from rollout_assets.errors import ConfigError, counted
 from rollout_assets.inspection.context import require_row
 from rollout_assets.inspection.inventory import GROUP_FILE
 from rollout_assets.inspection.suspicious import KINDS, recorded_thresholds
+from rollout_assets.parsing import refuse_long_pattern
 
 app = typer.Typer(
     help="See what is in a rollout store, what was lost on the way, and what looks wrong.", no_args_is_help=True
@@ -47,22 +48,15 @@ Step = Annotated[int | None, typer.Option("--step", help="Only this step row.", 
 
 @app.command()
 def inventory(
-    places: Annotated[
-        list[Path], typer.Argument(help="Stores, or directories to look for stores in.", metavar="PATH…")
-    ],
+    places: Annotated[list[Path], typer.Argument(help="Stores, or directories to look for stores in.", metavar="PATH")],
     pattern: Annotated[str, typer.Option(help="Which directories are stores.")] = "**/*.zarr",
     validate: Annotated[bool, typer.Option("--validate/--no-validate", help="Also check every store.")] = True,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
     """Every store below some directories: schema, validity, counts, lineage, size."""
-    paths = [
-        path
-        for place in places
-        for path in (
-            [place] if (place / GROUP_FILE).is_file() else rollouts.discover_rollout_store_paths(place, pattern)
-        )
-    ]
+    refuse_long_pattern(pattern)
+    paths = [path for place in places for path in _stores_at(place, pattern)]
     with progress_bars() as progress:
         frame = rollouts.rollout_store_inventory_rows(paths, validate=validate, progress=progress)
     shown = (
@@ -277,7 +271,7 @@ def explain(
 def replay(
     store: Store,
     rollout: Annotated[
-        int | None, typer.Argument(help="A rollout row; default: every source row.", metavar="[ROLLOUT]")
+        int | None, typer.Argument(help="A rollout row; default: every source row.", metavar="ROLLOUT")
     ] = None,
     campaign: Campaign = None,
     sources: Annotated[int | None, typer.Option("--sources", help="Only the first source rows.", min=1)] = None,
@@ -354,6 +348,16 @@ def diff(
         compared = ", ".join(f"{count:,} {table}" for table, count in result.rows_compared.items())
         say(green("equal") if result.equal else red("different"), f": compared {compared}")
     exit_unless(result.equal)
+
+
+def _stores_at(place: Path, pattern: str) -> list[Path]:
+    """A store itself, or those below a directory."""
+    if (place / GROUP_FILE).is_file():
+        return [place]
+    try:
+        return rollouts.discover_rollout_store_paths(place, pattern)
+    except (ValueError, NotImplementedError) as error:  # what Path.glob raises for a pattern that is none
+        raise ConfigError(f"--pattern must be a relative pattern such as **/*.zarr, got {pattern!r}: {error}") from None
 
 
 def _with_settings(
