@@ -10,6 +10,7 @@ import typer
 from rollout_assets.commands.opened_store import Campaign, Rollout, Store, campaign_of, open_store
 from rollout_assets.commands.terminal import progress_bars, say
 from rollout_assets.config import load_campaign
+from rollout_assets.files import naming
 from rollout_assets.reports.rollout_picture import plot_stored_rollout
 from rollout_assets.reports.store_report import write_store_report
 
@@ -27,9 +28,10 @@ def report(
     """
     reader = open_store(store)
     if rollout is None:
-        with progress_bars() as progress:
+        with progress_bars() as progress, naming(output):
             config = None if campaign is None else load_campaign(campaign)
             write_store_report(reader, output, campaign=config, progress=progress)
     else:
-        plot_stored_rollout(reader, rollout, campaign_of(reader, campaign), output)
+        with naming(output):
+            plot_stored_rollout(reader, rollout, campaign_of(reader, campaign), output)
     say(f"wrote {output}")

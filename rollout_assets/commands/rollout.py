@@ -14,6 +14,7 @@ from rollout_assets.commands.settings import key_or_index
 from rollout_assets.commands.terminal import AsJson, CampaignOption, coloured, print_table, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.errors import ConfigError
+from rollout_assets.files import naming
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
 from rollout_assets.rollouts.step_table import StepRow, step_rows
@@ -51,7 +52,8 @@ def rollout(
     if plot is not None:
         scene, points_world = chosen.oracle_state.scene, chosen.actor.points_world
         chain = records[-1].chains[0]
-        rollout_picture.plot_rollout(records[-1], chain, scene.vertices, scene.faces, points_world, plot)
+        with naming(plot):
+            rollout_picture.plot_rollout(records[-1], chain, scene.vertices, scene.faces, points_world, plot)
         if not as_json:
             say(f"wrote {plot}")
 

@@ -22,6 +22,7 @@ from rollout_assets.commands.terminal import (
 )
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError, counted
+from rollout_assets.files import naming
 from rollout_assets.sources.audit import StoreAudit, audit_store
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.summary import StoreSummary, summarise_store
@@ -111,7 +112,8 @@ def info(
     if plot is not None:
         from rollout_assets.reports.source_picture import plot_sample  # loads plotly, which only a picture needs
 
-        plot_sample(opened, opened.row(key_or_index(sample)), plot)
+        with naming(plot):
+            plot_sample(opened, opened.row(key_or_index(sample)), plot)
         if not as_json:
             say(f"wrote {plot}")
 
