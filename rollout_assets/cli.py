@@ -180,7 +180,8 @@ def _message_and_code(error: Exception) -> tuple[str, int]:
     if isinstance(error, RolloutAssetsError):
         return str(error), USER_ERROR
     if isinstance(error, OSError):
-        where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+        named = isinstance(error.filename, str | bytes | os.PathLike)
+        where = f": {os.fsdecode(error.filename)}" if named else ""
         return f"{error.strerror or error}{where}", USER_ERROR
     if isinstance(error, ModuleNotFoundError) and (message := _missing_extra(error)):
         return message, USER_ERROR
