@@ -1,20 +1,25 @@
 """`rollout-assets <verb>`: the command line. A verb's module is imported only when that verb is used.
 
-Errors meant for the user are one line on stderr and exit code 2; ``--debug`` adds the traceback.
+Errors meant for the user, wrong options among them, are one line on stderr and exit code 2; ``--debug`` adds the
+traceback. Ctrl-C is one line and exit code 130.
 """
 
 from __future__ import annotations
 
+import io
 import logging
+import os
+import signal
 import sys
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from rollout_assets import __version__
-from rollout_assets.errors import RolloutAssetsError
+from rollout_assets.errors import ConfigError, RolloutAssetsError, error_line
+from rollout_assets.interruption import INTERRUPTED, stop_at_once, when_interrupted
 
 USER_ERROR = 2
 """Exit code when the input or the state of the data is at fault."""
@@ -22,9 +27,11 @@ USER_ERROR = 2
 INTERNAL_ERROR = 1
 """Exit code when the program itself is at fault."""
 
+PROGRAM = "rollout-assets"
+
 VERBS = {
     "source": "Build, extend, look at and check source stores.",
-    "config": "Show, hash and validate campaign files.",
+    "config": "Show, hash, validate and begin campaign files.",
     "campaign": "Plan, run, watch and promote the shards of a campaign.",
     "store": "Look into, check and export rollout stores.",
     "inspect": "See what is in a rollout store, what was lost on the way, and what looks wrong.",
@@ -64,14 +71,24 @@ class LazyGroup(TyperGroup):
         """Put the real command in place of its line before Typer looks it up, also when a shell completes words."""
         if args and args[0] in VERBS:
             _Invocation.verb = args[0]
-            self.add_command(load_verb(args[0]), args[0])
+            with when_interrupted(stop_at_once):
+                self.add_command(load_verb(args[0]), args[0])
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; Ctrl-C is said here for every command that has nothing of its own to say about it."""
+        try:
+            with when_interrupted(signal.default_int_handler):
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def load_verb(verb: str) -> Any:
     """The command of a verb, from its module: the module's ``app``, or its function of that name."""
     module = import_module(f"rollout_assets.commands.{MODULES.get(verb, verb)}")
-    holder = typer.Typer(rich_markup_mode="rich")
+    holder = typer.Typer(rich_markup_mode="markdown")
     if hasattr(module, "app"):
         holder.add_typer(module.app, name=verb)
     else:
@@ -80,11 +97,11 @@ def load_verb(verb: str) -> Any:
 
 
 app = typer.Typer(
-    name="rollout-assets",
+    name=PROGRAM,
     cls=LazyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
 )
 for _verb, _help in VERBS.items():
     app.command(_verb, help=_help)(lambda: None)
@@ -133,17 +150,50 @@ def log_to_stderr(level: int) -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    _print_any_text()
     try:
-        app()
-    except RolloutAssetsError as error:
-        _fail(str(error), USER_ERROR)
-    except OSError as error:
-        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", USER_ERROR)
-    except ModuleNotFoundError as error:
-        message = _missing_extra(error)
-        _fail(message or _internal(error), USER_ERROR if message else INTERNAL_ERROR)
+        _refuse_odd_arguments(sys.argv[1:])
+        code = app(standalone_mode=False, prog_name=PROGRAM)
     except Exception as error:
-        _fail(_internal(error), INTERNAL_ERROR)
+        _fail(*_message_and_code(error))
+    sys.exit(code or 0)
+
+
+def _print_any_text() -> None:
+    """Let text that the terminal's encoding lacks be printed as escapes, not end the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _refuse_odd_arguments(arguments: list[str]) -> None:
+    """Refuse what cannot be written into a manifest or be the name of a file, before it meets either."""
+    for argument in arguments:
+        if "\0" in argument or argument.encode(errors="ignore").decode() != argument:
+            raise ConfigError(f"an argument must be text in UTF-8 without NUL, got {argument!r}")
+
+
+def _message_and_code(error: Exception) -> tuple[str, int]:
+    """What an error says to the user, and the exit code that goes with it."""
+    if isinstance(error, typer.TyperException):
+        return _usage(error), USER_ERROR
+    if isinstance(error, RolloutAssetsError):
+        return str(error), USER_ERROR
+    if isinstance(error, OSError):
+        named = isinstance(error.filename, str | bytes | os.PathLike)
+        where = f": {os.fsdecode(error.filename)}" if named else ""
+        return f"{error.strerror or error}{where}", USER_ERROR
+    if isinstance(error, ModuleNotFoundError) and (message := _missing_extra(error)):
+        return message, USER_ERROR
+    return _internal(error), INTERNAL_ERROR
+
+
+def _usage(error: typer.TyperException) -> str:
+    """What is wrong with the words of the command line; empty if its help has been shown instead."""
+    message = error.format_message().replace("Value error, ", "").strip().rstrip(".")
+    context = getattr(error, "ctx", None)
+    hint = f"; see '{context.command_path} --help'" if context is not None else ""
+    return f"{message[:1].lower()}{message[1:]}{hint}" if message else ""
 
 
 def _missing_extra(error: ModuleNotFoundError) -> str:
@@ -160,9 +210,10 @@ def _internal(error: Exception) -> str:
     return f"internal error, {type(error).__name__}: {error}; 'rollout-assets --debug …' shows where"
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     if _Invocation.debug:
         raise
-    typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
-    typer.echo(message, err=True)
+    if message:
+        typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
+        typer.echo(error_line(message), err=True)
     sys.exit(code)

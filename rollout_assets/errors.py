@@ -3,22 +3,25 @@
     RolloutAssetsError
     ├── ConfigError          a campaign file or a value in it cannot be used
     ├── SourceError          the VIN source store
-    │   ├── SourceDamaged      it disagrees with its own format; carries every problem
+    │   ├── SourceDamaged      it disagrees with its own format; carries every problem; a DataError
     │   └── SourceRowMissing   a row, key or split that the store does not have
-    ├── MeshError            a mesh file cannot be found or read, or a mesh cannot be used
-    ├── GeometryError        an array that is not the pose, box, camera or point it claims to be
+    ├── DataError            what the input's bytes say, whoever reads them: a source row may be skipped for it
+    │   ├── MeshError          a scene has no mesh, or its mesh cannot be used
+    │   └── GeometryError      an array that is not the pose, box, camera or point it claims to be
+    ├── MachineFault         what the machine did not do this time: no row is skipped for it; try again
+    │   ├── DeviceError        the requested compute device is not there
+    │   ├── WorkerDied         a worker process was killed or crashed; names its task
+    │   ├── ReadingsDiffer     the same bytes were read twice and said two things
+    │   └── ShardFailed        a shard could not be built; nothing partial of it is visible; a CampaignError
     ├── RolloutFailed        one rollout could not be finished; names its root and index
     ├── RowRefused           a row that cannot be run as asked; names the field
     ├── PayloadDamaged       bytes that are not the chains or the record they claim to be
     ├── ServerError          a rollout server did not do what was asked of it
     │   ├── ServerUnavailable  it is busy, going down, unreachable or late; asking again may help
     │   └── AnswerRefused      it answered something that cannot be used
-    ├── DeviceError          the requested compute device is not there
-    ├── WorkerDied           a worker process was killed or crashed; names its task
     ├── CampaignError        a campaign's plan, shards or promoted store
     │   ├── ShardDrift         config or source rows are not those that a shard was planned for
     │   ├── ShardBusy          another process holds the lock
-    │   ├── ShardFailed        a shard could not be built; nothing partial of it is visible
     │   └── PromotionRefused   shards that cannot become a promoted store; carries every reason
     ├── CollectionError      a batch collection, its servers or its files
     │   ├── InputsRefused      input lines that cannot be run; carries every problem with its line
@@ -26,11 +29,16 @@
     │   └── ResumeRefused      a collection that cannot go on where it stopped; names what differs
     └── StoreError           a rollout store cannot be written, opened or read
         ├── StoreExists        the destination is already there
+        ├── NotReadBack        what was just written does not read back; a MachineFault
         ├── RecordRefused      a record that does not fit the store; nothing of it is published
         ├── StoreDamaged       a part of the store that cannot be read as the schema says; names the array
+        ├── StateMissing       an index beyond the states of a dataset; also an IndexError
         └── ReplayRefused      a campaign or source that cannot recompute what a store holds; names what differs
 
 A message says what, where and what next, with the offending value. The command line prints it as one line.
+
+A read or write that the system refuses stays the ``OSError`` that it is: wrapped into an error about the data it would
+be taken for one. Only a file that is repeatably absent says something about the data.
 """
 
 from __future__ import annotations
@@ -59,16 +67,43 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def visible(text: str, keep: str = "\n") -> str:
+    """Text as it can be printed anywhere: control characters and halves of surrogate pairs as escapes, ``\\x1b``.
+
+    Names, paths and values of others may hold anything; unescaped they could move the cursor, or end the program.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
+    )
+
+
+def error_line(message: str) -> str:
+    """A message as one line of reasonable length, and one more for each entry of its list of problems."""
+    first, *entries = message.split(_ENTRY)
+    return _ENTRY.join(_shortened(visible(part, keep="")) for part in (first, *entries))
+
+
+_ENTRY = "\n  - "
+_LONGEST_LINE = 2_000
+
+
+def _shortened(line: str) -> str:
+    half = _LONGEST_LINE // 2
+    return line if len(line) <= _LONGEST_LINE else f"{line[:half]} … {line[-half:]}"
+
+
 class _WithProblems(RolloutAssetsError):
     """An error that lists every problem, one a line, after a summary."""
 
-    summary: ClassVar[str]
+    summary: str
 
     def __init__(self, where: str, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         shown = "".join(f"\n  - {problem}" for problem in self.problems)
-        count = len(self.problems)
-        summary = self.summary.format(count=count, problems=counted(count, "problem"))
+        summary = self.summary.format(problems=counted(len(self.problems), "problem"))
         super().__init__(f"{where}: {summary}{shown}")
 
 
@@ -76,33 +111,55 @@ class ConfigError(RolloutAssetsError):
     """A campaign file or a value in it cannot be used."""
 
 
+class DataError(RolloutAssetsError):
+    """What the input's bytes say, whoever reads them and however often. Only for this may a source row be skipped.
+
+    ``skip_reason`` is how the row is counted then.
+    """
+
+    skip_reason: ClassVar[str]
+
+
+class MachineFault(RolloutAssetsError):
+    """What the machine did not do this time. It says nothing about the data, and the same again may succeed."""
+
+
+class ReadingsDiffer(MachineFault):
+    """The same bytes were read twice and said two things: the disk or the memory of this machine is not sound."""
+
+
 class SourceError(RolloutAssetsError):
     """The VIN source store cannot be used."""
 
 
-class SourceDamaged(_WithProblems, SourceError):
+class SourceDamaged(_WithProblems, SourceError, DataError):
     """A source store that disagrees with its format; ``problems`` lists everything found, not only the first."""
 
     summary = "{problems}"
+    skip_reason = "SOURCE_DAMAGED"
 
 
 class SourceRowMissing(SourceError):
     """A row, key or split that the store does not have."""
 
 
-class MeshError(RolloutAssetsError):
-    """A mesh file cannot be found or read, or a mesh cannot be used."""
+class MeshError(DataError):
+    """A scene has no mesh, or its mesh cannot be used."""
+
+    skip_reason = "MESH_UNUSABLE"
 
 
-class GeometryError(RolloutAssetsError, ValueError):
+class GeometryError(DataError, ValueError):
     """An array that is not the pose, box, camera or point set it claims to be."""
 
+    skip_reason = "GEOMETRY_UNUSABLE"
 
-class DeviceError(RolloutAssetsError):
+
+class DeviceError(MachineFault):
     """The requested compute device is not available."""
 
 
-class WorkerDied(RolloutAssetsError):
+class WorkerDied(MachineFault):
     """A worker process that was killed or crashed while it ran ``task``."""
 
     def __init__(self, task: str, exit_code: int) -> None:
@@ -120,17 +177,28 @@ class StoreExists(StoreError):
     """The destination of a new store is already there."""
 
 
+class NotReadBack(StoreError, MachineFault):
+    """A part of a store that does not read back as it was written a moment before."""
+
+
 class RecordRefused(StoreError):
     """A record that does not fit the store: mixed splits, conflicting identities, wrong sizes, non-finite poses."""
 
 
 class StoreDamaged(StoreError):
-    """A part of a store that cannot be read as the schema says; ``where`` names the array or file."""
+    """A part of a store that cannot be read as the schema says; ``where`` names the array or file.
 
-    def __init__(self, where: str, problem: str) -> None:
+    Torch builds the error of a ``DataLoader`` worker again from its text alone, so a single argument is the message.
+    """
+
+    def __init__(self, where: str, problem: str = "") -> None:
         self.where = where
         self.problem = problem
-        super().__init__(f"{where}: {problem}")
+        super().__init__(f"{where}: {problem}" if problem else where)
+
+
+class StateMissing(StoreError, IndexError):
+    """An index beyond the states of a dataset."""
 
 
 class ReplayRefused(StoreError):
@@ -149,7 +217,7 @@ class ShardBusy(CampaignError):
     """Another process holds what this one needs; it is released however that process ends."""
 
 
-class ShardFailed(CampaignError):
+class ShardFailed(CampaignError, MachineFault):
     """A shard could not be built; nothing partial of it is visible, and it can be tried again."""
 
 
@@ -206,9 +274,11 @@ class CollectionError(RolloutAssetsError):
 
 
 class InputsRefused(_WithProblems, CollectionError):
-    """Input lines that cannot be run; ``problems`` lists every one with its line."""
+    """Input lines that cannot be run; ``problems`` lists what is wrong with them, each with its line."""
 
-    summary = "{count} line(s) cannot be run"
+    def __init__(self, where: str, problems: Sequence[str], lines: int) -> None:
+        self.summary = f"{counted(lines, 'line')} cannot be run"
+        super().__init__(where, problems)
 
 
 class ResultsRefused(CollectionError):
@@ -217,3 +287,27 @@ class ResultsRefused(CollectionError):
 
 class ResumeRefused(CollectionError):
     """A collection that cannot go on where it stopped, because something it depends on is not what it was."""
+
+
+_TRYING_AGAIN_HELPS = (MachineFault, ShardBusy, ServerUnavailable)
+
+_NO_THREAD = "can't start new thread"
+"""What Python says when the system gives it no further thread, which it raises as a plain ``RuntimeError``."""
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether the same again may succeed: after a fault of the machine or of the program, not of data or user."""
+    if isinstance(error, RolloutFailed):
+        return may_pass(error.__cause__)
+    return not isinstance(error, RolloutAssetsError) or isinstance(error, _TRYING_AGAIN_HELPS)
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether the system refused a read, memory or a thread, so that an exception says nothing about the data.
+
+    A decoder may raise anything on damaged bytes, so whoever takes its exceptions for damage asks here first.
+    """
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return False
+    refused = isinstance(error, OSError | MemoryError | MachineFault) or _NO_THREAD in str(error)
+    return refused or any(is_fault(other) for other in (error.__cause__, error.__context__) if other is not None)

@@ -6,6 +6,7 @@ The ground floor of every room that writes. Nothing else in the package flushes,
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import hashlib
 import json
@@ -31,6 +32,7 @@ from rollout_assets.errors import RolloutAssetsError, ShardBusy
 _HASH_THREADS = 2
 _POLL_S = 0.05
 _SCRATCH_PREFIX = ".partial-"
+_NOTHING_CAN_BE_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def scratch_path(path: Path) -> Path:
@@ -56,7 +58,8 @@ def replace_bytes(path: Path, content: bytes) -> None:
     """
     scratch = scratch_path(path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}"))
     try:
-        scratch.write_bytes(content)
+        with naming(path):
+            scratch.write_bytes(content)
         scratch.replace(path)
     except BaseException:
         discard_path(scratch)
@@ -73,11 +76,28 @@ def publishing(path: Path) -> Iterator[Path]:
     """Give a scratch path to write a file or directory to; it becomes ``path`` when the block ends without an error."""
     scratch = scratch_path(path)
     try:
-        yield scratch
-        publish_path(scratch, path)
+        with naming(path):
+            yield scratch
+            publish_path(scratch, path)
     except BaseException:
         discard_path(scratch)
         raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error about a disk that takes no more name what was being written in the block."""
+    try:
+        yield
+    except OSError as error:
+        name_written(error, path)
+        raise
+
+
+def name_written(error: object, path: Path) -> None:
+    """Give an error about a disk that takes no more the path of what was written, which the system leaves out."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in _NOTHING_CAN_BE_WRITTEN:
+        error.filename = str(path)
 
 
 def publish_path(scratch: Path, path: Path) -> None:
@@ -132,30 +152,48 @@ def seal_tree(folder: Path, hashed: Mapping[str, SizeAndDigest] = MappingProxyTy
 
     Files are read once. Those in ``hashed``, by relative path, were read and hashed before and are not read again.
     """
+    facts = tree_digests(folder, hashed)
+    tree = hashlib.sha256()
+    for path, (size, digest) in facts.items():
+        tree.update(f"{path}\0{size}\0{digest}\n".encode())
+    return TreeSeal(len(facts), sum(size for size, _ in facts.values()), tree.hexdigest())
+
+
+def tree_digests(folder: Path, hashed: Mapping[str, SizeAndDigest] = MappingProxyType({})) -> dict[str, SizeAndDigest]:
+    """Size and SHA-256 of every file below a folder, by its relative path, sorted; what is ``hashed`` is not read."""
     paths = sorted(path for path, _ in _files(folder))
     unread = [path for path in paths if path not in hashed]
     with ThreadPoolExecutor(_HASH_THREADS) as threads:
         shares = [unread[start::_HASH_THREADS] for start in range(_HASH_THREADS)]
         facts = dict(hashed) | dict(chain.from_iterable(threads.map(partial(_sizes_and_digests, folder), shares)))
-    tree = hashlib.sha256()
-    for path in paths:
-        size, digest = facts[path]
-        tree.update(f"{path}\0{size}\0{digest}\n".encode())
-    return TreeSeal(len(paths), sum(facts[path][0] for path in paths), tree.hexdigest())
+    return {path: facts[path] for path in paths}
 
 
 def stamp_tree(folder: Path) -> str:
-    """Digest over path, size and modification time of every file: equal stamps need no second reading."""
+    """Digest over path, size and times of every file: equal stamps need no second reading.
+
+    The time of the last change of status is among them, because nobody can set that one back.
+    """
     tree = hashlib.sha256()
     for path, entry in sorted(_files(folder), key=itemgetter(0)):
         status = entry.stat()
-        tree.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        tree.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}\n".encode())
     return tree.hexdigest()
 
 
 def tree_sizes(folder: Path) -> dict[str, int]:
     """Bytes of every file below a folder, by its relative path with slashes; links are not followed."""
-    return {path: entry.stat(follow_symlinks=False).st_size for path, entry in _files(folder)}
+    return {path: status.st_size for path, status in tree_status(folder).items()}
+
+
+def tree_status(folder: Path) -> dict[str, os.stat_result]:
+    """Size and times of every file below a folder, by its relative path with slashes; links are not followed."""
+    return {path: entry.stat(follow_symlinks=False) for path, entry in _files(folder)}
+
+
+def tree_folders(folder: Path) -> set[str]:
+    """Every folder below a folder, by its relative path with slashes; links are not followed."""
+    return set(_folders(folder))
 
 
 def file_sha256(path: Path) -> str:
@@ -211,7 +249,8 @@ def file_lock(
             raise busy(f"{what}: the lock is held by {_holder(path, handle)}; wait for it to finish, then try again")
         if path.is_file():
             os.ftruncate(handle, 0)
-            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {now_utc()}\n".encode(), 0)
+            with naming(path):
+                os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()} since {now_utc()}\n".encode(), 0)
         yield
     finally:
         os.close(handle)
@@ -286,6 +325,14 @@ def _files(folder: Path | str, below: str = "") -> Iterator[tuple[str, os.DirEnt
                 yield from _files(entry.path, f"{below}{entry.name}/")
             else:
                 yield below + entry.name, entry
+
+
+def _folders(folder: Path | str, below: str = "") -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield below + entry.name
+                yield from _folders(entry.path, f"{below}{entry.name}/")
 
 
 def _syncfs(handle: int) -> bool:

@@ -16,6 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.progress import Task as RichTask
 from rich.text import Text
 
+from rollout_assets.errors import visible
+
 
 @dataclass(frozen=True)
 class ProgressEvent:
@@ -56,19 +58,22 @@ def terminal_progress(console: Console) -> Iterator[ProgressSink]:
         yield SILENT
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         _RateColumn(),
         TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", style="dim", markup=False),
     )
     with Progress(*columns, console=console, transient=True) as bars:
         ids: dict[str, TaskID] = {}
 
         def show(event: ProgressEvent, /) -> None:
             if event.task not in ids:
-                ids[event.task] = bars.add_task(event.task, total=event.total, unit=event.unit, note="")
-            bars.update(ids[event.task], completed=event.done, total=event.total, note=event.note)
+                ids[event.task] = bars.add_task(
+                    visible(event.task, keep=""), total=event.total, unit=event.unit, note=""
+                )
+            note = visible(event.note, keep="")
+            bars.update(ids[event.task], completed=event.done, total=event.total, note=note)
 
         yield show

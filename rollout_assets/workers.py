@@ -16,6 +16,8 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Generic, NoReturn, TypeVar
@@ -71,6 +73,20 @@ def run_tasks(
     finally:
         pool.stop()
     return {name: results[name] for name in tasks}
+
+
+def run_in_new_process(work: Callable[..., Result], *arguments: object) -> Result:
+    """Call a function of a module in a fresh process, which ends with this one; its death is a ``WorkerDied``."""
+    pool: _Pool[tuple[object, ...], Result] = _Pool(partial(_caller, work), 1, _raise, SILENT)
+    try:
+        ((_, result),) = pool.run({work.__name__: arguments})
+        return result
+    finally:
+        pool.stop()
+
+
+def _caller(work: Callable[..., Result]) -> RunTask[tuple[object, ...], Result]:
+    return lambda arguments, _progress: work(*arguments)
 
 
 @dataclass(eq=False)
@@ -129,7 +145,7 @@ class _Pool(Generic[Task, Result]):
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
         process = context.Process(target=_serve, args=(there, self.prepare), daemon=True)
-        with _interrupts_ignored():
+        with _interrupts_held_back():
             process.start()
         there.close()
         return _Worker(process, here)
@@ -160,16 +176,17 @@ class _Pool(Generic[Task, Result]):
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Let a process start that ignores Ctrl-C, which a terminal sends to children too: its parent will end it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _interrupts_held_back() -> Iterator[None]:
+    """Let a process start that Ctrl-C does not reach, which a terminal sends to children too: its parent will end it.
+
+    One that comes meanwhile waits and reaches this process afterwards; ignoring it for that while would lose it.
+    """
+    resource_tracker.ensure_running()  # else it is started with the process, and lets interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(pipe: Connection, prepare: Callable[[], RunTask[Any, Any]]) -> None:

@@ -9,9 +9,9 @@ import pytest
 COMMAND = [sys.executable, "-c", "from rollout_assets.cli import main; main()"]
 
 
-def run(*arguments: str, home: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, home: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
 
-    environment = os.environ | ({"DAGSTER_HOME": str(home)} if home else {})
+    environment = os.environ | ({"DAGSTER_HOME": str(home)} if home else {}) | variables
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=300, env=environment)
 
 
@@ -117,13 +117,15 @@ def test_build_append_and_refusal_of_an_existing_destination(tmp_path):
     assert json.loads(built.stdout)["num_samples"] == 1 and built.stderr == ""
     again = run("source", "build", store, *options)
     assert again.returncode == 2 and "homes" in again.stderr
+    twice = run("source", "append", store, "--scene", "synthetic-0-00000", "--scene", "synthetic-0-00000")
+    assert twice.returncode == 2 and "synthetic-0-00000 more than once" in twice.stderr
     assert json.loads(run("source", "append", store, "--json").stdout)["num_samples"] == 2
 
 
 def test_rollout_shows_steps_and_writes_a_page(small_store, tmp_path):
     campaign = tmp_path / "campaign.toml"
     campaign.write_text(f"name = 'test'\n[source]\nstore_dir = '{small_store}'\n")
-    page = tmp_path / "rollout.html"
+    page = tmp_path / "new" / "folder" / "rollout.html"
     shown = run("rollout", "0", "-c", str(campaign), "--recipe", "oracle_greedy", "--plot", str(page))
     assert shown.returncode == 0, shown.stderr
     assert "oracle_greedy-000000" in shown.stdout and "fixed_horizon" in shown.stdout

@@ -1,10 +1,30 @@
 import textwrap
+import tomllib
 from pathlib import Path
 
+import dagster as dg
 import pytest
+from pydantic import ValidationError
 
-from rollout_assets.config import CampaignConfig, canonical_hash, canonical_json, load_campaign, shipped_campaigns
+from rollout_assets.collection.configs import CollectCommandConfig
+from rollout_assets.config import (
+    CampaignConfig,
+    ConfigSection,
+    canonical_hash,
+    canonical_json,
+    commented_toml,
+    hashed_when_set,
+    load_campaign,
+    shipped_campaigns,
+    toml_text,
+    unhashed,
+)
+from rollout_assets.config.problems import _models_in
 from rollout_assets.errors import ConfigError
+from rollout_assets.metrics.results import MetricOptions
+from rollout_assets.rollouts.remote.messages import RolloutRequest
+from rollout_assets.serving.server.options import ServerOptions
+from rollout_assets.synthetic.config import SyntheticConfig
 
 DEMO_HASHES = {
     "candidate": "ac7d01e140a4547c1713488efef758e362f1942d2499ac949ca4e0446012da75",
@@ -57,15 +77,87 @@ def test_key_order_comments_device_and_paths_change_no_digest(tmp_path):
         ("[candidates]\nkappa = 9", {"candidate", "writer"}),
         ("[candidates.rules]\nmax_step_m = 0.5", {"candidate", "writer"}),
         ("[targets]\ntop_k = 2", {"rollout", "writer"}),
+        ("[targets]\npolicy = 'all_eligible'", {"rollout", "writer"}),
+        ("[targets]\npolicy = 'explicit'\ntarget_ids = ['scene:snippet:detected_obbs:x']", {"rollout", "writer"}),
         ("[[recipes]]\nname = 'a'\npolicy = 'random'", {"rollout", "writer"}),
         ("[selected_depth]\nenabled = false", {"writer"}),
         ("[store]\ndiscount_gamma = 0.9", {"writer"}),
+        ("[automation]\nnightly = '30 1 * * *'\nshards_per_tick = 7", set()),
+        ("[quality]\nmin_valid_fanout = 5\nmin_label_yield = 0.5", set()),
         ("[suspicious]\nmax_abs_gain = 2.0\nerrors = ['empty_depth']", set()),
     ],
 )
 def test_a_section_changes_exactly_its_own_digests(tmp_path, text, changed):
     hashes = load_campaign(write(tmp_path, f"name = 'x'\nseed = 7\n{text}")).hashes()
     assert {name for name in hashes if hashes[name] != DEMO_HASHES[name]} == changed
+
+
+class OldSection(ConfigSection):
+    size: int = 1
+
+
+class GrownSection(OldSection):
+    """The section after two options were added to it."""
+
+    inner: OldSection = hashed_when_set(OldSection())
+    place: str = unhashed("here")
+
+
+def test_an_option_that_is_added_later_is_hashed_only_once_it_is_set():
+    assert GrownSection().hashable() == GrownSection(place="there").hashable() == OldSection().hashable()
+    assert GrownSection(inner=OldSection(size=2)).hashable() == {"size": 1, "inner": {"size": 2}}
+    assert GrownSection(inner=OldSection(size=2)).hashable("inner", "place") == {"inner": {"size": 2}}
+
+
+def test_explicit_targets_are_a_policy_with_ids_and_each_id_once(tmp_path):
+    ids = [load_campaign("demo", {"targets": {"policy": "explicit", "target_ids": [name]}}) for name in ("a", "b")]
+    assert ids[0].rollout_config_hash != ids[1].rollout_config_hash
+    for targets in ({"policy": "explicit"}, {"target_ids": ["a"]}, {"policy": "all_eligible", "target_ids": ["a"]}):
+        with pytest.raises(ConfigError, match="give both or neither"):
+            load_campaign("demo", {"targets": targets})
+    with pytest.raises(ConfigError, match="target_ids must be unique, got a more than once"):
+        load_campaign("demo", {"targets": {"policy": "explicit", "target_ids": ["a", "b", "a"]}})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"source": {"store_dir": 'odd "quotes" \\ and\ttabs, ünïcode \U0001f600 and \x7f'}},
+        {"recipes": [{"name": "a", "policy": "random", "branch": {"counts": [1, 2], "probabilities": [0.5, 0.5]}}]},
+        {"recipes": [{"name": "a", "policy": "random", "branch": [2, 1]}], "suspicious": {"errors": ["empty_depth"]}},
+        {"quality": {"noise_m": 1e-30}, "targets": {"policy": "explicit", "target_ids": ["a:b", "[/x]"]}},
+    ],
+)
+def test_a_campaign_as_toml_text_reads_back_to_itself(settings):
+    campaign = load_campaign("demo", settings)
+    assert CampaignConfig.model_validate(tomllib.loads(toml_text(campaign))) == campaign
+
+
+@pytest.mark.parametrize("text", ["0 3 * * *", "*/5 0-6 1,15 1-12/3 7", "59 23 31 12 0", "  0   3 * *  1 "])
+def test_a_cron_expression_means_the_same_to_dagster(text):
+    assert load_campaign("demo", {"automation": {"nightly": text}}).automation.nightly == text
+    dg.ScheduleDefinition(name="nightly", job_name="any", cron_schedule=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("0 3 * *", "must be 5 fields"),
+        ("", "must be 5 fields"),
+        ("60 3 * * *", "minute must be"),
+        ("0 24 * * *", "hour must be"),
+        ("0 3 0 * *", "day must be"),
+        ("0 3 * 13 *", "month must be"),
+        ("0 3 * * 8", "weekday must be"),
+        ("5-1 3 * * *", "minute must be"),
+        ("*/0 3 * * *", "minute must be"),
+        ("0 3 * * mon", "weekday must be"),
+    ],
+)
+def test_a_cron_expression_that_never_happens_is_refused(text, problem):
+    with pytest.raises(ConfigError, match=rf"automation.nightly.*{problem}"):
+        load_campaign("demo", {"automation": {"nightly": text}})
 
 
 def test_all_problems_are_reported_at_once_with_file_key_and_value(tmp_path):
@@ -148,3 +240,96 @@ def test_canonical_json_is_sorted_compact_and_refuses_nan():
     assert canonical_hash({}) == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
     with pytest.raises(ValueError):
         canonical_json(float("nan"))
+
+
+NUMBERS = [
+    ("seed", "campaign"),
+    ("top_k", "targets"),
+    ("temperature", "targets"),
+    ("min_confidence", "targets"),
+    ("path_samples", "candidates.rules"),
+    ("kappa", "candidates"),
+    ("width_px", "oracle"),
+    ("zfar_m", "oracle"),
+    ("chunk_rows", "store"),
+    ("rows_per_shard", "shards"),
+    ("unstable_support_px", "suspicious"),
+    ("noise_m", "quality"),
+]
+
+
+@pytest.mark.parametrize(("key", "table"), NUMBERS)
+@pytest.mark.parametrize("value", ["true", "false", '"1"'])
+def test_true_false_and_text_are_no_numbers(tmp_path, key, table, value):
+    heading = "" if table == "campaign" else f"[{table}]\n"
+    with pytest.raises(ConfigError, match=rf"{key}: input should be a valid (integer|number), got"):
+        load_campaign(write(tmp_path, f"name = 'x'\n{heading}{key} = {value}"))
+
+
+def numeric_fields(model, seen):
+    """Every field of a configuration and the configurations inside it that a number can be given to."""
+    if model in seen:
+        return
+    seen.add(model)
+    for name, field in model.model_fields.items():
+        yield from (pair for inner in _models_in(field.annotation) for pair in numeric_fields(inner, seen))
+        if any(kind in str(field.annotation) for kind in ("int", "float")) and "Literal" not in str(field.annotation):
+            yield model, name
+
+
+def test_no_number_of_any_configuration_can_be_true():
+    models = [CampaignConfig, SyntheticConfig, CollectCommandConfig, ServerOptions, MetricOptions, RolloutRequest]
+    fields = [pair for model in models for pair in numeric_fields(model, set())]
+    assert len(fields) > 90
+    for model, name in fields:
+        alias = model.model_fields[name].alias or name
+        try:
+            model.model_validate({alias: True})
+        except ConfigError as error:  # a collection's own error
+            assert name in str(error), (model, name)
+        except ValidationError as error:
+            assert any(detail["loc"][0] == alias for detail in error.errors()), (model, name)
+        else:
+            raise AssertionError((model, name))
+
+
+@pytest.mark.parametrize("setting", ["horizon = 40000", "beam_width = 40000", "branch = 40000", "branch = [1, 40000]"])
+def test_what_a_store_cannot_hold_is_refused(tmp_path, setting):
+    recipe = f"name = 'x'\n[[recipes]]\nname = 'a'\npolicy = 'random'\n{setting}"
+    with pytest.raises(ConfigError, match="less than or equal to 32767, got 40000"):
+        load_campaign(write(tmp_path, recipe))
+    assert load_campaign(write(tmp_path, recipe.replace("40000", "3" if "branch" in setting else "32767")))
+
+
+def test_a_recipe_that_would_fill_the_memory_is_refused(tmp_path):
+    recipe = "name = 'x'\n[[recipes]]\nname = 'a'\npolicy = 'random'\nbranch = 10\nhorizon = 10"
+    with pytest.raises(ConfigError, match=r"recipe a could grow to 10,000,000,000 chains a target, more than 100,000"):
+        load_campaign(write(tmp_path, recipe))
+    assert load_campaign(write(tmp_path, f"{recipe}\nbeam_width = 100")).recipes[0].most_chains(60) == 1_000
+
+
+@pytest.mark.parametrize("setting", ["seed = 9", "recipes = [{name = 'a', policy = 'random', branch = [2, 1]}]"])
+def test_a_campaign_as_toml_reads_back_to_itself(tmp_path, setting):
+    config = load_campaign(write(tmp_path, f"name = 'x'\n{setting}\n[targets]\ntop_k = 2"))
+    assert CampaignConfig.model_validate(tomllib.loads(toml_text(config))) == config
+    assert CampaignConfig.model_validate(tomllib.loads(commented_toml(config))) == config
+
+
+def test_every_setting_of_a_file_to_start_from_is_explained():
+    lines = commented_toml(CampaignConfig(name="x")).splitlines()
+    recipes, quality = lines.index("[[recipes]]"), lines.index("[quality]")
+    named = {line.split(" =")[0].strip("# ") for line in lines if " = " in line}
+    for model, name in all_settings(CampaignConfig):
+        assert name in named, (model, name)
+        assert model.model_fields[name].description, f"{model.__name__}.{name} has no description"
+    assert recipes < quality and lines[quality - 1].startswith("# How closely a finished store is examined.")
+
+
+def all_settings(model):
+    """Every field of a configuration that is no table."""
+    for name, field in model.model_fields.items():
+        inner = [found for found in _models_in(field.annotation) if found.__name__ != "StochasticBranching"]
+        if inner:
+            yield from all_settings(inner[0])
+        else:
+            yield model, name

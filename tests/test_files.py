@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rollout_assets.files import file_sha256, link_tree, publishing, replace_bytes, seal_tree, tree_sizes
+from rollout_assets.files import (
+    file_sha256,
+    link_tree,
+    publish_bytes,
+    publishing,
+    replace_bytes,
+    seal_tree,
+    tree_sizes,
+)
 from rollout_assets.rollouts.zarr_store.chunks.files import HashingFiles
+from tests.full_disk import full_after
 
 
 @pytest.fixture
@@ -49,3 +60,19 @@ def test_a_linked_tree_has_the_same_files(tree: Path) -> None:
     link_tree(tree, linked)
     assert tree_sizes(linked) == tree_sizes(tree) == {"a/b/one": 100, "two": 2}
     assert (linked / "two").samefile(tree / "two")
+
+
+@pytest.mark.parametrize("publish", [publish_bytes, replace_bytes])
+def test_a_full_disk_is_named_with_the_path_and_leaves_nothing(
+    tmp_path: Path, publish: Callable[[Path, bytes], None]
+) -> None:
+    path = tmp_path / "plan.jsonl"
+    with pytest.raises(OSError, match=r"plan\.jsonl") as caught, full_after(100):
+        publish(path, b"x" * 1_000)
+    assert caught.value.filename == str(path) and list(tmp_path.iterdir()) == []
+
+
+def test_an_error_about_reading_is_not_given_the_path_that_is_written(tmp_path: Path) -> None:
+    with pytest.raises(OSError) as caught, publishing(tmp_path / "out"):
+        raise OSError(errno.EIO, "a read failed")
+    assert caught.value.filename is None

@@ -42,3 +42,28 @@ def test_a_python_that_cannot_be_used_is_refused_by_name(tmp_path):
     refused = subprocess.run(["bash", str(copy)], capture_output=True, text=True, env=environment)
     assert refused.returncode == 1
     assert refused.stderr == "error: PYTHON=/nowhere/python is not a Python 3.11 or newer with the venv module\n"
+
+
+@pytest.mark.parametrize(("ci", "tests", "code"), [(0, 0, 0), (2, 0, 2), (0, 1, 1)])
+def test_ci_runs_the_shipped_campaign_with_a_junit_file_and_then_the_tests(tmp_path, ci, tests, code):
+    log = tmp_path / "log"
+    stubs = {
+        ".ci/run": (ROOT / ".ci" / "run").read_text(),
+        "infra/setup": "",
+        "infra/test": f'#!/bin/sh\necho tests >> "{log}"\nexit {tests}\n',
+        ".venv/bin/rollout-assets": f'#!/bin/sh\necho "$@ in $DAGSTER_HOME" >> "{log}"\nexit {ci}\n',
+    }
+    for name, text in stubs.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    home = tmp_path / "dagster_home" / "ci"
+    home.mkdir(parents=True)
+    (home / "left by the last run").touch()
+    done = subprocess.run([tmp_path / ".ci" / "run"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (code, "")
+    assert log.read_text().splitlines() == [f"ci --junit {home}/junit.xml in {home}", "tests"]
+    assert list(home.iterdir()) == []
+    ignored = subprocess.run(["git", "check-ignore", "-q", "dagster_home/ci/junit.xml"], cwd=ROOT)
+    assert ignored.returncode == 0

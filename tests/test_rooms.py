@@ -19,10 +19,11 @@ MOST_FILES = 24
 MOST_LINES = 420
 
 ROOMS = (
-    *("errors", "exports", "progress", "files", "workers", "config", "randomness", "metrics"),
+    *("errors", "exports", "interruption", "parsing", "progress", "files", "workers", "config"),
+    *("randomness", "metrics"),
     *("geometry", "sources", "synthetic", "targets", "candidates", "oracle", "rollouts"),
     *("campaigns", "inspection", "learning", "reports", "serving", "collection", "defs", "definitions"),
-    *("testing", "benchmarks", "commands", "cli"),
+    *("testing", "benchmarks", "commands", "cli", "__main__"),
 )
 """From the ground floor up: a room imports from rooms before it."""
 

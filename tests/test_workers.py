@@ -15,7 +15,7 @@ import pytest
 from rollout_assets.errors import SourceDamaged, WorkerDied
 from rollout_assets.files import file_lock, is_locked
 from rollout_assets.progress import ProgressEvent, ProgressSink
-from rollout_assets.workers import run_tasks
+from rollout_assets.workers import _interrupts_held_back, run_in_new_process, run_tasks
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 GONE_WITHIN_S = 5.0
@@ -85,6 +85,12 @@ def test_a_killed_worker_is_an_error_that_names_its_task() -> None:
         run_tasks(kills_itself, NUMBERS, 2)
 
 
+def test_a_call_in_a_new_process_gives_its_result_and_names_its_death() -> None:
+    assert run_in_new_process(os.getppid) == os.getpid()
+    with pytest.raises(WorkerDied, match=r"_exit: its worker process was ended by exit code 3; run it again"):
+        run_in_new_process(os._exit, 3)
+
+
 def test_the_others_go_on_when_a_death_is_made_a_result() -> None:
     results = run_tasks(kills_itself, NUMBERS, 2, on_death=lambda death: death.exit_code)
     assert list(results.values()) == [1, -signal.SIGKILL, 3, 4]
@@ -101,7 +107,7 @@ PARENT = """
 import sys
 from pathlib import Path
 from tests.test_workers import locks_and_waits
-from rollout_assets.workers import run_tasks
+from rollout_assets.workers import _interrupts_held_back, run_tasks
 
 if __name__ == "__main__":
     run_tasks(locks_and_waits, {name: Path(name) for name in sys.argv[1:]}, 2)
@@ -140,3 +146,18 @@ def wait_for(holds: Callable[[], bool], seconds: float) -> None:
     while not holds():
         assert time.monotonic() < deadline, f"not within {seconds} s"
         time.sleep(0.05)
+
+
+def test_an_interrupt_while_a_worker_starts_is_not_lost() -> None:
+    with pytest.raises(KeyboardInterrupt), _interrupts_held_back():
+        os.kill(os.getpid(), signal.SIGINT)
+    started = run_tasks(ignored_signals, {"a": 1, "b": 2}, 2)
+    assert set(started.values()) == {True}, "a terminal sends Ctrl-C to children too, which leave it to their parent"
+
+
+def ignored_signals() -> Callable[[int, ProgressSink], bool]:
+    def run(_number: int, _progress: ProgressSink) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        return True
+
+    return run

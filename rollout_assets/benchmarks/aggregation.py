@@ -9,7 +9,7 @@ from typing import Annotated
 
 import numpy as np
 
-from rollout_assets.benchmarks.measure import in_new_process, peak_memory_mib
+from rollout_assets.benchmarks.measure import peak_memory_mib
 from rollout_assets.benchmarks.results import Figure
 from rollout_assets.collection.aggregation import aggregate_rollouts
 from rollout_assets.collection.configs import RolloutAggregationConfig
@@ -17,6 +17,7 @@ from rollout_assets.config import canonical_json
 from rollout_assets.files import tree_sizes
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.randomness import rng_for
+from rollout_assets.workers import run_in_new_process
 
 AGENTS = ("oracle_greedy", "oracle_lookahead", "random_valid", "temperature_softmax")
 ROLLOUTS_PER_TASK = 5
@@ -51,7 +52,7 @@ def benchmark_aggregation(
             write_fake_results(folder / f"part-{shard % 10}" / f"shard-{shard:04d}.jsonl", shard, lines_per_shard)
             progress(ProgressEvent("writing shards", shard + 1, shards, unit="shards"))
         megabytes = sum(tree_sizes(folder).values()) / 1e6
-        lines, seconds, grown_mb = in_new_process(_aggregate, folder)
+        lines, seconds, grown_mb = run_in_new_process(_aggregate, folder)
     return AggregationBenchmark(shards, lines, megabytes, seconds, grown_mb)
 
 
@@ -93,8 +94,9 @@ def _fake_result(number: int, gains: np.ndarray[tuple[int], np.dtype[np.float64]
         "mean_valid_fanout": 31.5,
         "root_error_m2": 0.06,
         "final_error_m2": 0.05,
-        "truncated": True,
-        "truncation_reason": "horizon",
+        "truncated": False,
+        "truncation_reason": None,
+        "end_reason": "horizon",
         "steps": steps,
         "content_sha256": f"{number:064x}",
         "timings_s": {"total": 0.01, "score": 0.008},

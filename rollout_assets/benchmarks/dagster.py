@@ -119,10 +119,11 @@ def _run_plainly(config: CampaignConfig) -> None:
     for child in version.children:
         validate_rollout_zarr_store(child, deep=True).raise_if_wrong()
         reader = RolloutZarrStoreReader(child)
-        write_store_report(reader, config.shards.output_dir / f"{child.name}.html")
         count = config.quality.second_opinions_per_split
         opinion = second_opinion(reader, 1.0, version.number, config, limit=count, budget_s=SECONDS_PER_SPLIT)
         _succeed(opinion.agrees)
+        page = config.shards.output_dir / f"{child.name}.html"
+        write_store_report(reader, page, campaign=config, opinion=opinion)
 
 
 def _copy_demo(folder: Path, source: Path) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from rollout_assets import rollouts
-from rollout_assets.benchmarks.measure import Seconds, Steps, exponent, in_new_process, least, peak_memory_mib
+from rollout_assets.benchmarks.measure import Seconds, Steps, exponent, least, peak_memory_mib
 from rollout_assets.benchmarks.results import Figure
 from rollout_assets.benchmarks.store_workloads import bench_records
 from rollout_assets.config import SelectedDepthRetentionConfig
@@ -23,6 +23,7 @@ from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.publishing import write_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.testing.fake_records import SyntheticRecords
+from rollout_assets.workers import run_in_new_process
 
 SHRINK = 10
 """The smaller store, with which the growth of time is measured, has this many times fewer rows."""
@@ -92,7 +93,7 @@ def benchmark_inspection(
             step(f"{count:,} candidates")
             store = Path(name) / f"{count}.zarr"
             write_rollout_zarr_store(store, bench_records(count, DEPTH_HW if depth else None), config)
-            measured.append(in_new_process(_look_at, store))
+            measured.append(run_in_new_process(_look_at, store))
         step("depth")
         images = _depth_rate(Path(name) / "depth.zarr")
         step()

@@ -11,6 +11,7 @@ import numpy as np
 from rollout_assets.learning.batch import to_batch
 from rollout_assets.learning.dataset import QHDataset
 from rollout_assets.learning.iterable import QHIterableDataset, QHLoader
+from rollout_assets.learning.states import Verify
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import Q_H
 
@@ -22,13 +23,14 @@ def loader_rates(store: Path) -> dict[str, float]:
     rates = {"plain NumPy": _rate(lambda: _numpy_loop(store))}
     for workers in (0, 1, 2):
         rates[f"{workers} workers"] = _loader_rate(store, workers)
+    rates["0 workers, nothing verified"] = _loader_rate(store, 0, "none")
     rates["map-style, random"] = _rate(lambda: _map_loop(store))
     return rates
 
 
-def _loader_rate(store: Path, workers: int) -> float:
+def _loader_rate(store: Path, workers: int, verify: Verify = "manifest") -> float:
     begin = time.perf_counter()
-    batches = iter(QHLoader(QHIterableDataset(store, BATCH_SIZE), num_workers=workers))
+    batches = iter(QHLoader(QHIterableDataset(store, BATCH_SIZE, verify=verify), num_workers=workers))
     count = 0
     if workers:
         next(batches)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from time import perf_counter, process_time
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rollout_assets.progress import ProgressEvent, ProgressSink
-
-Answer = TypeVar("Answer")
 
 
 class Seconds(NamedTuple):
@@ -40,12 +36,6 @@ def least(work: Callable[[], Any], turns: int = 3) -> Seconds:
 def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
     """The exponent of the power law through seconds over sizes: 1 is linear, 0 constant."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0]) if len(set(sizes)) > 1 else 1.0
-
-
-def in_new_process(work: Callable[..., Answer], *arguments: object) -> Answer:
-    """Call a function of a module in a fresh interpreter, whose memory and imports are its own."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(work, *arguments).result()
 
 
 def peak_memory_mib() -> float:

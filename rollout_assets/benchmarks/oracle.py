@@ -7,10 +7,9 @@ to all. Nothing here is asserted; tests hold exactness, not speed.
 
 from __future__ import annotations
 
-import multiprocessing
+import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 
 from rollout_assets.benchmarks import oracle_results as results
 from rollout_assets.benchmarks import oracle_workloads as workloads
-from rollout_assets.benchmarks.measure import Steps, in_new_process, least, peak_memory_mib, timed
+from rollout_assets.benchmarks.measure import Seconds, Steps, least, peak_memory_mib, timed
 from rollout_assets.config import OracleConfig
 from rollout_assets.geometry.devices import resolve_device
 from rollout_assets.geometry.poses import Float32
@@ -27,6 +26,7 @@ from rollout_assets.oracle import naive
 from rollout_assets.oracle.raycast import render_depth
 from rollout_assets.oracle.surface_error import PointClouds, Surface, SurfaceState
 from rollout_assets.progress import SILENT, ProgressSink
+from rollout_assets.workers import RunTask, run_in_new_process, run_tasks
 
 BUDGET = 1 << 29
 """Bytes for one device batch in the kernel measurements."""
@@ -199,7 +199,7 @@ def _growths(device: str, seed: int, sizes: results.BenchmarkSizes) -> tuple[res
 
 def _second_process_s(device: str) -> tuple[float, float]:
     """Wall and CPU seconds from starting an interpreter to its first labels, imports included, kernels compiled."""
-    starts = [(time.time(), *in_new_process(workloads.first_score, device)) for _ in range(3)]
+    starts = [(time.time(), *run_in_new_process(workloads.first_score, device)) for _ in range(3)]
     return min(ended - began for began, ended, _ in starts), min(cpu for *_, cpu in starts)
 
 
@@ -209,18 +209,20 @@ def _two_process_speedup(device: str, seed: int, sizes: results.BenchmarkSizes) 
     By wall time it also shows what else the machine is doing; by CPU time it shows whether the two disturb each other.
     Both are NaN on one core or a GPU.
     """
-    if device != "cpu" or multiprocessing.cpu_count() < 2:
+    if device != "cpu" or (os.cpu_count() or 1) < 2:
         return float("nan"), float("nan")
     job = (device, seed, sizes.rounds)
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(_score_rounds, [(device, seed, 0)] * 2))
-        alone = np.array(list(pool.map(_score_rounds, [job])))[0]
-        together = np.array(list(pool.map(_score_rounds, [job] * 2))).max(axis=0)
+    alone = np.array(run_in_new_process(_score_rounds, job))
+    together = np.array(list(run_tasks(_round_scorer, {"first": job, "second": job}, 2).values())).max(axis=0)
     wall, cpu = 2.0 * alone / together
     return float(wall), float(cpu)
 
 
-def _score_rounds(job: tuple[str, int, int]) -> tuple[float, float]:
+def _round_scorer() -> RunTask[tuple[str, int, int], Seconds]:
+    return lambda job, _progress: _score_rounds(job)
+
+
+def _score_rounds(job: tuple[str, int, int]) -> Seconds:
     """Wall and CPU seconds of scoring one case several times in this process."""
     device, seed, rounds = job
     torch.set_num_threads(1)

@@ -17,7 +17,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from rollout_assets.benchmarks import store_workloads as workloads
 from rollout_assets.benchmarks.learning import loader_rates
-from rollout_assets.benchmarks.measure import Steps, exponent, in_new_process, least, timed
+from rollout_assets.benchmarks.measure import Steps, exponent, least, timed
 from rollout_assets.benchmarks.results import Figure
 from rollout_assets.files import remove_path
 from rollout_assets.progress import SILENT, ProgressSink
@@ -27,6 +27,7 @@ from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATE_DIAGNOSTICS, CANDIDATES, Q_H, array_paths
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.testing.fake_records import SyntheticRecords
+from rollout_assets.workers import run_in_new_process
 
 SMALL_ROWS = 6_000
 
@@ -87,7 +88,9 @@ def _measure(folder: Path, rows: int, depth_steps: int, step: Steps) -> StoreBen
     q_h_read_of_np_load = _view_ratio(reader, folder)
     audit_table_s = least(lambda: reader.table("candidates", decode=True), turns=2).wall
     step("memory")
-    peaks_mb = [in_new_process(workloads.peak_of_writing, folder / f"peak-{size}", size) for size in (SMALL_ROWS, rows)]
+    peaks_mb = [
+        run_in_new_process(workloads.peak_of_writing, folder / f"peak-{size}", size) for size in (SMALL_ROWS, rows)
+    ]
     step("depth")
     depth_steps_s = _depth_rate(folder / "depth.zarr", depth_steps)
     step("loader")

@@ -26,11 +26,15 @@ RolloutDatasetWriterConfig = CampaignConfig
 
 @dataclass(frozen=True, eq=False)
 class WrittenShard:
-    """One shard's rows as a validated and sealed store; ``store`` is None when every row was skipped."""
+    """One shard's rows as a validated and sealed store; ``store`` is None when every row was skipped.
+
+    ``mesh_versions`` are the scenes that were scored, each with every version that a record names.
+    """
 
     store: SealedStore | None
     rows: tuple[RowOutcome, ...]
     stats: RolloutDatasetWriterStats
+    mesh_versions: frozenset[tuple[str | None, str | None]]
 
 
 class RolloutDatasetWriter:
@@ -62,15 +66,18 @@ class RolloutDatasetWriter:
         rows = planned_rows(entry, self.config, self.source) if rows is None else rows
         generator = self.generator(entry)
         records: Counter[int | None] = Counter()
+        scored: set[tuple[str | None, str | None]] = set()
         store_config = RolloutZarrStoreConfig.from_campaign(self.config)
         with RolloutZarrStoreWriter(store_dir, store_config, context=context, on_step=on_step) as writer:
             for record in generator.records(rows, progress):
                 writer.append(record)
                 records[record.lineage.source_sample_index] += 1
+                scored.add((record.lineage.scene_id, record.lineage.mesh_version))
             if records:
                 writer.finish()
         sealed = validate_and_seal(store_dir) if records else None
-        return WrittenShard(sealed, _outcomes(rows, records, generator.stats), generator.stats)
+        outcomes = _outcomes(rows, records, generator.stats)
+        return WrittenShard(sealed, outcomes, generator.stats, frozenset(scored))
 
     def generator(self, entry: RolloutShardEntry) -> RolloutGenerator:
         """What makes the records of one shard."""

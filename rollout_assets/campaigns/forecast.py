@@ -13,8 +13,9 @@ from rollout_assets.campaigns.plan import RolloutShardEntry, ShardPlan
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import SourceError
 from rollout_assets.randomness import rng_for
+from rollout_assets.rollouts.target_sources import target_source_of
 from rollout_assets.sources.vin_store import VinOfflineStore
-from rollout_assets.targets.selection import describe_ground_truth_targets, describe_targets, select_targets
+from rollout_assets.targets.selection import describe_sample
 
 PROBED_ROWS = 32
 """Rows whose targets are selected for a forecast, spread evenly over the plan."""
@@ -75,9 +76,6 @@ def _targets_per_row(config: CampaignConfig, entries: Sequence[RolloutShardEntry
         rng = rng_for(config.seed, row.sample_key, "targets")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the run itself warns
-            if config.targets.protocol == "v0_gt_input":
-                table = describe_ground_truth_targets(sample.actor, sample.truth, config.targets)
-            else:
-                table = describe_targets(sample.actor, config.targets)
-        targets += len(select_targets(table, config.targets, rng))
+            table = describe_sample(sample, config.targets)
+        targets += len(target_source_of(config.targets).choose(table, config, rng))
     return targets / len(probed)

@@ -1,14 +1,18 @@
 """Where everything of a campaign lies.
 
-    <output_dir>/plan.jsonl                     one line per shard; grows, never changes
+    <output_dir>/campaign.json                  the campaign that writes here; no other one may
+                 plan.jsonl                     one line per shard; grows, never changes
                  plans/                         plans that were replaced, kept as evidence
                  shards/shard-000003/           a finished shard: rollouts.zarr/, _owner.json, _SUCCESS.json (last)
                         _FAILED.shard-000003.<time>.json
                  staging/shard-000003.<time>/   a build under way, or what a dead one left
                  set_aside/                     what could not be used, moved here whole, with a note why
                  versions/v000002/              a promoted store: a Zarr group with one child store per split
+                 inventories/v000002.json       every file of that version with its size, time and digest
                  rollouts.zarr -> versions/v000002
+                 pin.json                       after a rollback: the version that readers keep until it is lifted
                  reports/train.html             a page per split of the promoted store
+                         train.second_opinion.json  what the check of that name measured
                  collected/*.jsonl              results that were collected for this campaign, if any
                  locks/                         held by live processes
 
@@ -56,6 +60,11 @@ class CampaignLayout:
     root: Path
 
     @property
+    def claim(self) -> Path:
+        """Which campaign the folder belongs to."""
+        return self.root / "campaign.json"
+
+    @property
     def plan(self) -> Path:
         """The current plan."""
         return self.root / "plan.jsonl"
@@ -86,6 +95,20 @@ class CampaignLayout:
         return self.root / "versions"
 
     @property
+    def inventories(self) -> Path:
+        """What the files of promoted stores were when published; beside, because a Zarr group lists its files."""
+        return self.root / "inventories"
+
+    def inventory(self, version: str) -> Path:
+        """What every file of one promoted store was."""
+        return self.inventories / f"{version}.json"
+
+    @property
+    def pin(self) -> Path:
+        """Which version a rollback keeps readers at."""
+        return self.root / "pin.json"
+
+    @property
     def promoted(self) -> Path:
         """The link that readers open."""
         return self.root / STORE_NAME
@@ -95,10 +118,19 @@ class CampaignLayout:
         """Pages about the promoted store."""
         return self.root / "reports"
 
+    def second_opinion(self, split: str) -> Path:
+        """What was measured a second time of a promoted split."""
+        return self.reports / f"{split}.second_opinion.json"
+
     @property
     def collected(self) -> Path:
         """Where result files are looked for."""
         return self.root / "collected"
+
+    @property
+    def mesh_digests(self) -> Path:
+        """Where digests of mesh files are remembered; it can be removed at any time."""
+        return self.root / "mesh_digests"
 
     def shard(self, shard_id: str) -> Path:
         """A finished shard."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +26,7 @@ from rollout_assets.campaigns.layout import (
 )
 from rollout_assets.campaigns.plan import RolloutShardEntry
 from rollout_assets.config import canonical_hash
-from rollout_assets.errors import MeshError, StoreDamaged
+from rollout_assets.errors import MeshError, NotReadBack, StoreDamaged, StoreError
 from rollout_assets.files import (
     SizeAndDigest,
     file_sha256,
@@ -139,11 +139,14 @@ def source_has_changed(before: SourceState, entry: RolloutShardEntry, store: Vin
 
 
 def mesh_versions(entry: RolloutShardEntry, store: VinOfflineStore) -> dict[str, str | None]:
-    """Content hash of the mesh of each scene; None where there is none, or none that can be read."""
+    """Content hash of the mesh of each scene; None where there is none, or none that can be used.
+
+    They are for comparison: the version of a label is the hash of what was scored.
+    """
     versions: dict[str, str | None] = {}
     for scene in dict.fromkeys(row.scene_id for row in entry.rows):
         try:
-            versions[scene] = store.meshes.content_hash(scene) if store.meshes.find(scene) is not None else None
+            versions[scene] = store.meshes.known_hash(scene) if store.meshes.find(scene) is not None else None
         except MeshError:
             versions[scene] = None
     return versions
@@ -159,15 +162,27 @@ def source_folders(entry: RolloutShardEntry, store: VinOfflineStore) -> dict[str
     }
 
 
+def mesh_changes(before: SourceState, scored: Iterable[tuple[str | None, str | None]]) -> list[str]:
+    """Scenes whose records name another mesh than the one that was observed before they were scored."""
+    seen = before.mesh_versions
+    return sorted({scene for scene, version in scored if scene and seen.get(scene) not in (None, version)})
+
+
 def content_sha256(manifest: Mapping[str, Any]) -> str:
     """One digest for the content of a store: over the digests of all its arrays."""
     return canonical_hash(manifest["content_sha256"])
 
 
 def validate_and_seal(store_dir: Path) -> SealedStore:
-    """Validate a new store deeply, and seal the very bytes that the validator read; a finding is a ``StoreError``."""
+    """Validate a new store deeply, and seal the very bytes that the validator read.
+
+    It was written a moment ago, so a finding is a ``NotReadBack``.
+    """
     files = HashingFiles(store_dir)
-    validate_rollout_zarr_store(files, deep=True).raise_if_wrong()
+    try:
+        validate_rollout_zarr_store(files, deep=True).raise_if_wrong()
+    except StoreError as error:
+        raise NotReadBack(f"the new store does not read back as it was written: {error}") from error
     manifest = read_rollout_store_manifest(store_dir)
     seal = seal_tree(store_dir, files.hashed)
     return SealedStore(
@@ -215,7 +230,10 @@ def last_failure(layout: CampaignLayout, entry: RolloutShardEntry) -> str | None
 
 
 def read_owner(shard_dir: Path) -> ShardOwner:
-    """The owner of a finished shard, as its success file seals it; anything else is ``StoreDamaged``."""
+    """The owner of a finished shard, as its success file seals it; anything else is ``StoreDamaged``.
+
+    A marker that the system does not let us read is an ``OSError``, because the shard may be a good one.
+    """
     where = shard_dir.name
     success = _read(shard_dir / ROLLOUT_SHARD_SUCCESS_FILENAME, ShardSuccess, where)
     owner = _read(shard_dir / ROLLOUT_SHARD_OWNER_FILENAME, ShardOwner, where)
@@ -258,7 +276,7 @@ def damage(
         return
     try:
         manifest_sha256 = file_sha256(store_dir / ROLLOUT_MANIFEST_FILENAME)
-    except OSError:
+    except FileNotFoundError:
         yield f"{ROLLOUT_MANIFEST_FILENAME} is missing"
         return
     if manifest_sha256 != owner.store.manifest_sha256:
@@ -276,6 +294,8 @@ def staleness(owner: ShardOwner, entry: RolloutShardEntry, store: VinOfflineStor
         else:
             yield "built for another plan entry"
         return
+    if faults := skipped_for_faults(owner):
+        yield f"rows were skipped for what may have been a fault of the machine: {'; '.join(faults)}"
     if store is None:
         return
     for scene, version in mesh_versions(entry, store).items():
@@ -287,10 +307,27 @@ def staleness(owner: ShardOwner, entry: RolloutShardEntry, store: VinOfflineStor
             yield f"the files of source {name} have changed"
 
 
+def skipped_rows(owner: ShardOwner) -> tuple[str, ...]:
+    """The rows without a record, each with the reason in words."""
+    details = {row: " ".join((row.detail or "").split()) for row in owner.rows if row.skipped is not None}
+    return tuple(
+        f"{row.sample_key}: {row.skipped}{f', {detail}' if detail not in ('', row.skipped) else ''}"
+        for row, detail in details.items()
+    )
+
+
+def skipped_for_faults(owner: ShardOwner) -> list[str]:
+    """Rows that were skipped because an exception was raised, whatever its cause, as earlier versions did.
+
+    Reasons that the data itself gives are in capitals; theirs is the name of an exception.
+    """
+    return [f"{row.sample_key}: {row.skipped}" for row in owner.rows if row.skipped and not row.skipped.isupper()]
+
+
 def _read(path: Path, model: type[Model], where: str) -> Model:
     try:
         return model.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise StoreDamaged(where, f"{path.name} is missing") from None
-    except (OSError, ValidationError):
+    except ValidationError:
         raise StoreDamaged(where, f"{path.name} cannot be understood") from None

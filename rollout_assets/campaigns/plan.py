@@ -16,12 +16,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from rollout_assets.campaigns.claim import claim_output_dir, refuse_other_campaign
 from rollout_assets.campaigns.layout import CampaignLayout, StoredModel
+from rollout_assets.campaigns.requested_targets import targets_without_row
 from rollout_assets.config import CampaignConfig, Natural, Split, canonical_json
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import CampaignError, ShardDrift
 from rollout_assets.files import file_lock, publish_bytes, time_name
 from rollout_assets.sources.layout import FORMAT_VERSION, IndexRow
+from rollout_assets.sources.mesh_digests import MeshDigests
 from rollout_assets.sources.vin_store import VinOfflineStore
 
 ROLLOUT_SHARD_MANIFEST_VERSION: Literal["rollout-shard-manifest-v2"] = "rollout-shard-manifest-v2"
@@ -89,12 +92,16 @@ class RolloutShardEntry(StoredModel):
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """A plan as it stands after planning: all entries, how many are new, and what it replaced, if anything."""
+    """A plan as it stands after planning: all entries, how many are new, and what it replaced, if anything.
+
+    ``targets_without_row`` are the campaign's explicit targets that name no row of its source.
+    """
 
     path: Path
     entries: tuple[RolloutShardEntry, ...]
     new: int
     replaced: Path | None
+    targets_without_row: tuple[str, ...] = ()
 
     @property
     def num_rows(self) -> int:
@@ -137,11 +144,14 @@ def write_rollout_shard_manifest_from_config(
     """Plan and write a rollout shard JSONL manifest.
 
     A plan of the same config grows; one of another config is replaced by the same rows under the new hashes; with
-    ``anew`` nothing of the old plan is kept but a copy. Nothing is written when nothing changed.
+    ``anew`` nothing of the old plan is kept but a copy. Nothing is written when nothing changed. The first planning
+    claims the output folder for the campaign; a folder that belongs to another campaign is a ``CampaignError``.
     """
     layout = CampaignLayout(config.shards.output_dir)
     store = store or open_source(config)
+    without_row = targets_without_row(config, store)
     with file_lock(layout.lock("plan"), str(layout.plan), patience_s=PLAN_PATIENCE_S):
+        refuse_other_campaign(config)
         before = layout.plan.read_bytes() if layout.plan.exists() else b""
         existing = () if anew else _of_config(_parse(layout.plan, before), config, store)
         entries = plan_rollout_shards(config, existing, store=store)
@@ -150,6 +160,7 @@ def write_rollout_shard_manifest_from_config(
                 f"{store.root}: no source rows in split {', '.join(config.source.splits)}; nothing to plan"
             )
         after = b"".join(entry.to_json() for entry in entries)
+        claim_output_dir(config)
         replaced = None
         if not after.startswith(before):
             layout.replaced_plans.mkdir(parents=True, exist_ok=True)
@@ -158,11 +169,12 @@ def write_rollout_shard_manifest_from_config(
         if after != before:
             publish_bytes(layout.plan, after)
     new = len(entries) if replaced is not None else len(after[len(before) :].splitlines())
-    return ShardPlan(layout.plan, entries, new, replaced)
+    return ShardPlan(layout.plan, entries, new, replaced, without_row)
 
 
 def read_rollout_shard_manifest(config: CampaignConfig) -> tuple[RolloutShardEntry, ...]:
     """The entries of a campaign's plan; a missing or broken plan is a ``CampaignError``."""
+    refuse_other_campaign(config)
     path = CampaignLayout(config.shards.output_dir).plan
     try:
         return _parse(path, path.read_bytes())
@@ -191,11 +203,16 @@ def refuse_unplanned(shard_ids: Sequence[str], planned: Sequence[str]) -> None:
 
 def open_source(config: CampaignConfig) -> VinOfflineStore:
     """The campaign's source store."""
-    return VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs)
+    digests = MeshDigests(CampaignLayout(config.shards.output_dir).mesh_digests)
+    return VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs, digests)
 
 
 def planned_rows(entry: RolloutShardEntry, config: CampaignConfig, store: VinOfflineStore) -> tuple[IndexRow, ...]:
-    """The source rows of an entry; ``ShardDrift`` if campaign or rows are not those that it was planned for."""
+    """The source rows of an entry; ``ShardDrift`` if campaign or rows are not those that it was planned for.
+
+    A campaign that may not write into the output folder is refused here too, before a shard is touched.
+    """
+    refuse_other_campaign(config)
     refuse_config_drift(entry, config)
     refuse_source_drift((entry,), store)
     return tuple(store.row(row.sample_index) for row in entry.rows)

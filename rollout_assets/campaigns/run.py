@@ -1,45 +1,59 @@
 """Running all shards of a campaign, here or in several processes, and going on whatever happens to one of them.
 
-A process that is killed takes nothing with it but its shard, which is reported and can be run again. Interrupting the
-run interrupts the others; each removes its unfinished attempt.
+A process that is killed takes nothing with it but its shard, which is reported and can be run again. A fault of the
+machine is tried again a few times. Interrupting the run interrupts the others; each removes its unfinished attempt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from time import perf_counter
+from functools import cached_property, partial
+from itertools import count
+from time import perf_counter, sleep
 from typing import Literal
 
 from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
 from rollout_assets.campaigns.layout import SetAside
+from rollout_assets.campaigns.markers import skipped_rows
 from rollout_assets.campaigns.plan import (
     RolloutShardEntry,
     open_source,
     refuse_unplanned,
     write_rollout_shard_manifest_from_config,
 )
-from rollout_assets.campaigns.shard import run_rollout_shard
+from rollout_assets.campaigns.shard import RolloutShardRunResult, run_rollout_shard
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import ConfigError, RolloutAssetsError, ShardBusy
+from rollout_assets.errors import ConfigError, RolloutAssetsError, ShardBusy, may_pass
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
+from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.workers import run_tasks
+
+RETRY_AFTER_S = (0.5, 2.0)
+"""How long to wait before each further attempt at a shard that a fault of the machine ended."""
 
 Outcome = Literal["built", "already_finished", "busy", "failed"]
 
 
 @dataclass(frozen=True, eq=False)
 class ShardOutcome:
-    """What became of one shard in a run."""
+    """What became of one shard in a run.
+
+    ``skipped`` are its source rows without a record, each with its reason; ``retried`` are the faults that were tried
+    again.
+    """
 
     shard_id: str
     outcome: Outcome
-    reason: str
-    set_aside: tuple[SetAside, ...]
-    records: int
-    seconds: float
+    reason: str = ""
+    set_aside: tuple[SetAside, ...] = ()
+    records: int = 0
+    skipped: tuple[str, ...] = ()
+    retried: tuple[str, ...] = ()
+    targets_absent: tuple[str, ...] = ()
+    """Explicit targets that name a row of this shard which does not have them."""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +63,33 @@ class CampaignRunResult:
     shards: tuple[ShardOutcome, ...]
     planned: int
     seconds: float
+    targets_without_row: tuple[str, ...] = ()
+    """Explicit targets that name no row of the source."""
 
     @property
     def ok(self) -> bool:
+        """Whether every shard is finished now, and the campaign gave any record at all."""
+        return self.finished and not self.barren
+
+    @property
+    def finished(self) -> bool:
         """Whether every shard is finished now."""
         return all(shard.outcome in ("built", "already_finished") for shard in self.shards)
+
+    @property
+    def barren(self) -> bool:
+        """Whether all shards of the campaign are finished and not one has a record."""
+        return self.finished and len(self.shards) == self.planned and not self.records
+
+    @property
+    def records(self) -> int:
+        """Records in all shards of the run."""
+        return sum(shard.records for shard in self.shards)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """Source rows without a record, each with its reason."""
+        return tuple(line for shard in self.shards for line in shard.skipped)
 
     def of(self, outcome: Outcome) -> tuple[ShardOutcome, ...]:
         """The shards with one outcome."""
@@ -86,47 +122,64 @@ def run_campaign(
         progress(ProgressEvent("shards", finished, len(chosen), f"{shard_id} {outcome.outcome}", "shards"))
 
     outcomes = run_tasks(
-        partial(_ShardRunner, config, invocation),
+        partial(_ShardRunner, config, invocation or RolloutStoreInvocation.of_config(config)),
         chosen,
         workers,
         on_result=report,
-        on_death=lambda death: ShardOutcome(death.task, "failed", str(death), (), 0, 0.0),
+        on_death=lambda death: ShardOutcome(death.task, "failed", str(death)),
         progress=progress,
     )
-    return CampaignRunResult(tuple(outcomes.values()), len(plan.entries), perf_counter() - began)
+    return CampaignRunResult(
+        tuple(outcomes.values()), len(plan.entries), perf_counter() - began, plan.targets_without_row
+    )
 
 
 class _ShardRunner:
     """Runs shards one after another in this process; source, meshes and kernels stay between them."""
 
-    def __init__(self, config: CampaignConfig, invocation: RolloutStoreInvocation | None) -> None:
+    def __init__(self, config: CampaignConfig, invocation: RolloutStoreInvocation) -> None:
         self._config = config
         self._invocation = invocation
-        self._source = open_source(config)
-        self._writer = cache(lambda: RolloutDatasetWriter(config, self._source))
+
+    @cached_property
+    def _source(self) -> VinOfflineStore:
+        return open_source(self._config)
+
+    @cached_property
+    def _writer(self) -> RolloutDatasetWriter:
+        return RolloutDatasetWriter(self._config, self._source)
 
     def __call__(self, entry: RolloutShardEntry, progress: ProgressSink) -> ShardOutcome:
         """One shard; whatever goes wrong with it is its outcome, not an exception."""
         began = perf_counter()
+        retried: list[str] = []
+        for attempt in count():
+            outcome, error = self._attempt(entry, progress)
+            if error is None or not may_pass(error) or attempt == len(RETRY_AFTER_S):
+                break
+            retried.append(outcome.reason)
+            sleep(RETRY_AFTER_S[attempt])
+        return replace(outcome, retried=tuple(retried), seconds=perf_counter() - began)
 
-        def named(event: ProgressEvent, /) -> None:
-            progress(replace(event, task=entry.shard_id))
-
-        def ended(outcome: Outcome, reason: str = "") -> ShardOutcome:
-            return ShardOutcome(entry.shard_id, outcome, reason, (), 0, perf_counter() - began)
-
+    def _attempt(self, entry: RolloutShardEntry, progress: ProgressSink) -> tuple[ShardOutcome, Exception | None]:
+        """What became of one attempt, and the error that ended it, unless another process has the shard."""
         try:
-            done = run_rollout_shard(
-                self._config,
-                entry,
-                source=self._source,
-                writer=self._writer,
-                invocation=self._invocation,
-                progress=named,
-            )
+            done = self._run(entry, progress)
         except ShardBusy as error:
-            return ended("busy", str(error))
+            return ShardOutcome(entry.shard_id, "busy", str(error)), None
         except Exception as error:  # the other shards are not affected
-            expected = isinstance(error, RolloutAssetsError)
-            return ended("failed", str(error) if expected else f"{type(error).__name__}: {error}")
-        return replace(ended(done.outcome), set_aside=done.set_aside, records=done.owner.records)
+            reason = str(error) if isinstance(error, RolloutAssetsError) else f"{type(error).__name__}: {error}"
+            return ShardOutcome(entry.shard_id, "failed", reason), error
+        made = ShardOutcome(entry.shard_id, done.outcome, "", done.set_aside, done.owner.records)
+        absent = tuple(done.owner.stats.get("targets_absent", ()))
+        return replace(made, skipped=skipped_rows(done.owner), targets_absent=absent), None
+
+    def _run(self, entry: RolloutShardEntry, progress: ProgressSink) -> RolloutShardRunResult:
+        return run_rollout_shard(
+            self._config,
+            entry,
+            source=self._source,
+            writer=lambda: self._writer,
+            invocation=self._invocation,
+            progress=lambda event: progress(replace(event, task=entry.shard_id)),
+        )

@@ -80,7 +80,7 @@ def run_rollout_shard(
     try:
         with file_lock(layout.lock(entry.shard_id), entry.shard_id):
             final = layout.shard(entry.shard_id)
-            problems = shard_problems(final, entry, source, deep=True)
+            problems = _problems(final, entry, source, deep=True)
             if not problems:
                 layout.clear_attempts(entry.shard_id)
                 return _result(final, "already_finished", (), began)
@@ -98,8 +98,19 @@ def shard_problems(
 ) -> Sequence[str]:
     """Why what lies at a shard's place is not the finished, current shard; empty if it is.
 
-    ``deep`` reads every byte of its store; a ``source`` is compared with the one the shard was built from.
+    ``deep`` reads every byte of its store; a ``source`` is compared with the one the shard was built from. That
+    something cannot be read is a problem too, but never a reason to set the shard aside.
     """
+    try:
+        return _problems(shard_dir, entry, source, deep=deep)
+    except OSError as error:
+        return [f"cannot be read: {error.strerror or error}{f': {error.filename}' if error.filename else ''}"]
+
+
+def _problems(
+    shard_dir: Path, entry: RolloutShardEntry, source: VinOfflineStore | None, *, deep: bool
+) -> Sequence[str]:
+    """``shard_problems`` as far as they lie in the shard's bytes; what cannot be read is an ``OSError``."""
     if not shard_dir.exists():
         return ["not built yet"]
     try:
@@ -107,8 +118,6 @@ def shard_problems(
         return [*markers.damage(shard_dir, owner, deep=deep), *markers.staleness(owner, entry, source)]
     except StoreDamaged as error:
         return [error.problem]
-    except OSError as error:
-        return [f"cannot be read: {error.strerror}"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,17 +160,25 @@ class _Build:
             staged / STORE_NAME,
             rows=self.rows,
             context=RolloutStoreManifestContext.here(
-                self.config.model_dump(mode="json"), self.invocation, shard=self.entry.model_dump(mode="json")
+                self.config, self.invocation, shard=self.entry.model_dump(mode="json")
             ),
             on_step=self.on_step,
             progress=self.progress,
         )
-        if markers.source_has_changed(before, self.entry, self.source):
-            raise ShardFailed(f"{self.entry.shard_id}: the source changed while it was read; run it again")
+        self._refuse_changed_source(before, written)
         self.on_step("owner/before")
         owner = self._owner(staged, written, before)
         publish_json(staged / ROLLOUT_SHARD_OWNER_FILENAME, owner.model_dump(mode="json"))
         self.on_step("owner/after")
+
+    def _refuse_changed_source(self, before: markers.SourceState, written: WrittenShard) -> None:
+        """Raise ``ShardFailed`` if the records may not be of the source that the owner file will name."""
+        changed = markers.mesh_changes(before, written.mesh_versions)
+        for scene in changed:
+            self.source.meshes.forget_hash(scene)
+        if changed or markers.source_has_changed(before, self.entry, self.source):
+            what = f"the mesh of scene {', '.join(changed)}" if changed else "the source"
+            raise ShardFailed(f"{self.entry.shard_id}: {what} changed while it was read; run it again")
 
     def _publish(self, staged: Path) -> None:
         final = self.layout.shard(self.entry.shard_id)

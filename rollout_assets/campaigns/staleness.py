@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.pin import read_pin
 from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest
 from rollout_assets.campaigns.shard import shard_problems
 from rollout_assets.campaigns.status import promoted_behind, unplanned_rows
@@ -19,6 +20,7 @@ from rollout_assets.sources.vin_store import VinOfflineStore
 _PLAN = "materialize rollout_shard_plan"
 _SHARD = "materialize this partition"
 _PROMOTE = "materialize rollouts_zarr when all shards are validated"
+_UNPIN = "rollout-assets campaign unpin, when the rollback is no longer needed"
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,17 @@ class StalePart:
 def stale_parts(config: CampaignConfig, source: VinOfflineStore) -> list[StalePart]:
     """Everything stale, from the source down to the promoted store; empty when all is current."""
     entries = read_rollout_shard_manifest(config)
+    stale = [*_stale_plan(config, entries, source), *_stale_shards(config, entries, source)]
+    return [*stale, *_stale_promotion(config, entries)]
+
+
+def _stale_promotion(config: CampaignConfig, entries: Sequence[RolloutShardEntry]) -> Iterator[StalePart]:
     behind = promoted_behind(config, entries)
-    promoted = [StalePart("rollouts_zarr", behind, _PROMOTE)] if behind else []
-    return [*_stale_plan(config, entries, source), *_stale_shards(config, entries, source), *promoted]
+    pin = read_pin(CampaignLayout(config.shards.output_dir))
+    if behind and pin is not None:
+        yield StalePart("rollouts_zarr", f"{behind}; {pin.holds}", _UNPIN)
+    elif behind:
+        yield StalePart("rollouts_zarr", behind, _PROMOTE)
 
 
 def outdated_entries(config: CampaignConfig, entries: Sequence[RolloutShardEntry]) -> list[RolloutShardEntry]:

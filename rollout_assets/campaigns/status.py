@@ -9,11 +9,20 @@ from typing import Literal, get_args
 
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.markers import ShardOwner, last_failure, owner_if_finished
+from rollout_assets.campaigns.pin import Pin, read_pin
 from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest
 from rollout_assets.campaigns.shard import shard_problems
-from rollout_assets.campaigns.versions import current_version
+from rollout_assets.campaigns.versions import (
+    PromotedShard,
+    PromotedVersion,
+    UnreadableVersion,
+    current_name,
+    current_version,
+    version_problems,
+    versions_on_disk,
+)
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import CampaignError
+from rollout_assets.errors import CampaignError, RolloutAssetsError
 from rollout_assets.files import is_locked
 from rollout_assets.sources.vin_store import VinOfflineStore
 
@@ -39,11 +48,22 @@ class RolloutShardStatus:
     seconds: float | None
 
 
+@dataclass(frozen=True)
+class PromotedVersionStatus:
+    """A promoted version: what of it is not as it was published, and what to do about it."""
+
+    name: str
+    is_current: bool
+    problems: tuple[str, ...]
+    hint: str
+
+
 @dataclass(frozen=True, eq=False)
 class RolloutShardCampaignStatus:
     """Status summary for all shards planned by one rollout manifest.
 
-    ``unplanned_rows`` are keys of source rows that are in no shard yet; ``behind`` says what the promoted store lacks.
+    ``unplanned_rows`` are keys of source rows that are in no shard yet; ``behind`` says what the promoted store lacks;
+    ``pin`` says which version a rollback keeps readers at.
     """
 
     campaign: str
@@ -51,6 +71,8 @@ class RolloutShardCampaignStatus:
     shards: tuple[RolloutShardStatus, ...]
     unplanned_rows: tuple[str, ...] = ()
     behind: str = ""
+    versions: tuple[PromotedVersionStatus, ...] = ()
+    pin: Pin | None = None
 
     def counts(self) -> dict[ShardState, int]:
         """Shards by state, all states named."""
@@ -61,6 +83,16 @@ class RolloutShardCampaignStatus:
     def complete(self) -> bool:
         """Whether every planned shard is finished and current."""
         return all(shard.state == "succeeded" for shard in self.shards)
+
+    @property
+    def barren(self) -> bool:
+        """Whether every shard is finished and not one has a record."""
+        return self.complete and not any(shard.records for shard in self.shards)
+
+    @property
+    def damaged_versions(self) -> tuple[PromotedVersionStatus, ...]:
+        """The promoted versions that are not as they were published."""
+        return tuple(version for version in self.versions if version.problems)
 
     def of(self, state: ShardState) -> tuple[RolloutShardStatus, ...]:
         """The shards in one state."""
@@ -76,14 +108,17 @@ def summarize_rollout_shard_campaign(
 ) -> RolloutShardCampaignStatus:
     """Summarize completion state for a rollout shard campaign.
 
-    Markers and manifests are always held against the plan and the config; with a ``source`` also against the present
-    source; with ``deep`` every byte of every finished shard is read.
+    Markers and manifests are always held against the plan and the config, and promoted versions against their
+    inventories by size and time; with a ``source`` also against the present source; with ``deep`` every byte of every
+    finished shard and of every promoted version is read.
     """
     entries = read_rollout_shard_manifest(config) if entries is None else entries
     layout = CampaignLayout(config.shards.output_dir)
     shards = tuple(shard_status(config, layout, entry, source, deep) for entry in entries)
     new = () if source is None else unplanned_rows(config, entries, source)
-    return RolloutShardCampaignStatus(config.name, str(layout.root), shards, new, promoted_behind(config, entries))
+    behind = promoted_behind(config, entries)
+    versions, pin = version_statuses(config, deep), read_pin(layout)
+    return RolloutShardCampaignStatus(config.name, str(layout.root), shards, new, behind, versions, pin)
 
 
 def unplanned_rows(
@@ -97,13 +132,49 @@ def unplanned_rows(
 
 def promoted_behind(config: CampaignConfig, entries: Sequence[RolloutShardEntry]) -> str:
     """What the promoted store lacks of the plan, in words; empty when it has every shard as planned now."""
+    layout = CampaignLayout(config.shards.output_dir)
     try:
+        if current_name(layout) is None:
+            return "nothing is promoted yet"
         version = current_version(config)
-    except CampaignError:
-        return "nothing is promoted yet"
-    promoted = {shard.shard_id: shard.entry_sha256 for shards in version.record.splits.values() for shard in shards}
-    lacking = [entry.shard_id for entry in entries if promoted.get(entry.shard_id) != entry.sha256]
+    except RolloutAssetsError as error:
+        return str(error)
+    promoted = {shard.shard_id: shard for shards in version.record.splits.values() for shard in shards}
+    lacking = [entry.shard_id for entry in entries if not _is_promoted(layout, entry, promoted.get(entry.shard_id))]
     return f"{version.name} lacks {len(lacking)} shard(s) as planned now, from {lacking[0]} on" if lacking else ""
+
+
+def _is_promoted(layout: CampaignLayout, entry: RolloutShardEntry, promoted: PromotedShard | None) -> bool:
+    """Whether a version has a shard as it is planned and, where it was built again since, as it is now."""
+    if promoted is None or promoted.entry_sha256 != entry.sha256:
+        return False
+    owner = owner_if_finished(layout.shard(entry.shard_id))
+    return owner is None or owner.content_sha256 == promoted.content_sha256
+
+
+def version_statuses(config: CampaignConfig, deep: bool = False) -> tuple[PromotedVersionStatus, ...]:
+    """Every promoted version, oldest first, compared with its inventory."""
+    layout = CampaignLayout(config.shards.output_dir)
+    pinned = read_pin(layout) is not None
+    try:
+        versions = versions_on_disk(config)
+    except CampaignError:  # something else lies at the link's place; promoted_behind says so
+        return ()
+    return tuple(_version_status(layout, version, pinned, deep) for version in versions)
+
+
+def _version_status(
+    layout: CampaignLayout, version: PromotedVersion | UnreadableVersion, pinned: bool, deep: bool
+) -> PromotedVersionStatus:
+    problems = version_problems(layout, version, deep)
+    hint = _CURRENT_HINTS[pinned] if version.is_current else "campaign prune removes it"
+    return PromotedVersionStatus(version.name, version.is_current, problems, hint if problems else "")
+
+
+_CURRENT_HINTS = {
+    False: "campaign promote builds it again from its shards",
+    True: "campaign rollback --to another version, or campaign unpin and campaign promote",
+}
 
 
 def shard_status(

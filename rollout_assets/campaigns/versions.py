@@ -2,23 +2,29 @@
 
 A version is a directory below ``versions/`` that appeared by rename, so it is complete. Its root group says what it was
 made from. ``rollouts.zarr`` is a link to one of them, replaced in one step; a reader that opened an older one reads on.
+Damage in a version concerns that version only: it is named, it is never made current, and it can be pruned.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from rollout_assets.campaigns.claim import refuse_other_campaign
+from rollout_assets.campaigns.inventory import check_version, read_inventory
 from rollout_assets.campaigns.layout import CampaignLayout, StoredModel
+from rollout_assets.campaigns.pin import Pin, read_pin, remove_pin, write_pin
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CampaignError, StoreDamaged
 from rollout_assets.files import file_lock, publish_bytes, remove_path, rename_path, switch_link
-from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, group_document
+from rollout_assets.parsing import parse_json
+from rollout_assets.rollouts.zarr_store.documents import PROMOTION_ATTRIBUTE, ZARR_JSON, group_document
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
 
 KEPT_VERSIONS = 2
@@ -27,7 +33,6 @@ KEPT_VERSIONS = 2
 PROMOTION_LOCK = "promotion"
 
 _NAME = re.compile(r"v(\d{6,})")
-_ATTRIBUTE = "rollout_promotion"
 
 
 class PromotedShard(StoredModel):
@@ -48,7 +53,8 @@ class PromotionRecord(StoredModel):
 
     def document(self) -> bytes:
         """The root group's ``zarr.json``."""
-        return json.dumps(group_document({_ATTRIBUTE: self.model_dump(mode="json")}), indent=2).encode() + b"\n"
+        group = group_document({PROMOTION_ATTRIBUTE: self.model_dump(mode="json")})
+        return json.dumps(group, indent=2).encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -78,32 +84,66 @@ class PromotedVersion:
 
 
 @dataclass(frozen=True)
+class UnreadableVersion:
+    """A version whose root group no longer says what it was made from."""
+
+    number: int
+    path: Path
+    problem: str
+    is_current: bool
+
+    @property
+    def name(self) -> str:
+        """``v000002``."""
+        return self.path.name
+
+    @property
+    def text(self) -> str:
+        """The version and its problem as one line."""
+        return f"{self.name}: {ZARR_JSON} {self.problem}"
+
+
+@dataclass(frozen=True)
 class Pruned:
-    """What was cleared away."""
+    """What was cleared away; ``damaged`` are those of the removed versions that were damaged."""
 
     versions: tuple[str, ...]
     set_aside: tuple[str, ...]
     kept: tuple[str, ...]
+    damaged: tuple[str, ...] = ()
 
 
 def promoted_versions(config: CampaignConfig) -> tuple[PromotedVersion, ...]:
-    """All complete versions, oldest first."""
+    """All complete versions, oldest first; those of which the root group cannot be read are left out."""
+    return tuple(version for version in versions_on_disk(config) if isinstance(version, PromotedVersion))
+
+
+def unreadable_versions(config: CampaignConfig) -> tuple[UnreadableVersion, ...]:
+    """All versions of which the root group cannot be read, oldest first."""
+    return tuple(version for version in versions_on_disk(config) if isinstance(version, UnreadableVersion))
+
+
+def versions_on_disk(config: CampaignConfig) -> tuple[PromotedVersion | UnreadableVersion, ...]:
+    """All versions, oldest first, also those that cannot be read."""
     layout = CampaignLayout(config.shards.output_dir)
     current = current_name(layout)
-    versions = []
-    for path in sorted(layout.versions.glob("v*"), key=lambda path: path.name):
-        if (match := _NAME.fullmatch(path.name)) is not None:
-            versions.append(PromotedVersion(int(match[1]), path, _read_record(path), path.name == current))
-    return tuple(versions)
+    numbered = ((_number(path.name), path) for path in layout.versions.glob("v*"))
+    return tuple(_version(number, path, path.name == current) for number, path in sorted(numbered) if number)
 
 
 def current_version(config: CampaignConfig) -> PromotedVersion:
-    """The version that readers get; nothing promoted is a ``CampaignError``."""
-    for version in promoted_versions(config):
-        if version.is_current:
-            return version
-    where = CampaignLayout(config.shards.output_dir).promoted
-    raise CampaignError(f"{where}: nothing is promoted yet; 'rollout-assets campaign promote' does it")
+    """The version that readers get; nothing promoted is a ``CampaignError``, an unreadable one ``StoreDamaged``."""
+    layout = CampaignLayout(config.shards.output_dir)
+    name = current_name(layout)
+    if name is None:
+        raise CampaignError(f"{layout.promoted}: nothing is promoted yet; 'rollout-assets campaign promote' does it")
+    version = next((version for version in versions_on_disk(config) if version.name == name), None)
+    if isinstance(version, PromotedVersion):
+        return version
+    remedy = "'rollout-assets campaign promote' makes another version, 'campaign rollback' goes to an earlier one"
+    if version is None:
+        raise CampaignError(f"{layout.promoted}: links to {name}, which is not there; {remedy}")
+    raise StoreDamaged(str(version.path / ZARR_JSON), f"{version.problem}; {remedy}")
 
 
 def current_name(layout: CampaignLayout) -> str | None:
@@ -120,6 +160,18 @@ def version_name(number: int) -> str:
     return f"v{number:06d}"
 
 
+def next_version_name(layout: CampaignLayout) -> str:
+    """A name that no version has or had: what a reader noted under a name is never something else later."""
+    names = [path.stem for folder in (layout.versions, layout.inventories) for path in folder.glob("v*")]
+    return version_name(1 + max(map(_number, names), default=0))
+
+
+def _number(name: str) -> int:
+    """The number in a version's name; 0 for another name."""
+    match = _NAME.fullmatch(name)
+    return 0 if match is None else int(match[1])
+
+
 def write_record(version_dir: Path, record: PromotionRecord) -> None:
     """Make a directory of child stores a Zarr group that says what it was made from."""
     publish_bytes(version_dir / ZARR_JSON, record.document())
@@ -133,42 +185,98 @@ def make_current(layout: CampaignLayout, name: str, on_step: OnStep = ignore_ste
 
 
 def rollback_promotion(config: CampaignConfig, to: str | None = None) -> PromotedVersion:
-    """Make the version before the current one current again, or the one named ``to``; nothing is removed."""
+    """Make the last sound version before the current one current again, or the one named ``to``, and pin readers to it.
+
+    Nothing is removed. Promotions do not move readers on until ``unpin_promotion``. The pin is written before the link,
+    so that a rollback that is killed in between is never undone by a promotion.
+    """
     layout = CampaignLayout(config.shards.output_dir)
+    refuse_other_campaign(config)
     with file_lock(layout.lock(PROMOTION_LOCK), str(layout.promoted)):
-        versions = promoted_versions(config)
-        names = ", ".join(version.name for version in versions) or "none"
-        if to is not None:
-            target = next((version for version in versions if version.name == to), None)
-            if target is None:
-                raise CampaignError(f"{layout.versions}: no version {to}; there are {names}")
-        else:
-            current = current_version(config).number
-            older = [version for version in versions if version.number < current]
-            if not older:
-                raise CampaignError(f"{layout.promoted}: no version before {version_name(current)}; there are {names}")
-            target = older[-1]
+        versions = versions_on_disk(config)
+        target = _earlier_version(layout, versions) if to is None else _named_version(layout, versions, to)
+        write_pin(layout, target.name)
         make_current(layout, target.name)
     return replace(target, is_current=True)
 
 
+def unpin_promotion(config: CampaignConfig) -> Pin | None:
+    """Lift the pin of a rollback, so that the next promotion moves readers on; returns the pin, if there was one."""
+    layout = CampaignLayout(config.shards.output_dir)
+    refuse_other_campaign(config)
+    with file_lock(layout.lock(PROMOTION_LOCK), str(layout.promoted)):
+        pin = read_pin(layout)
+        if pin is not None:
+            remove_pin(layout)
+    return pin
+
+
+def _named_version(
+    layout: CampaignLayout, versions: Sequence[PromotedVersion | UnreadableVersion], name: str
+) -> PromotedVersion:
+    version = next((version for version in versions if version.name == name), None)
+    if version is None:
+        raise CampaignError(f"{layout.versions}: no version {name}; there are {_names(versions)}")
+    problems = _known_damage(layout, version)
+    if problems or isinstance(version, UnreadableVersion):
+        raise CampaignError(f"{layout.versions}: {name} is damaged and is not made current: {'; '.join(problems)}")
+    return version
+
+
+def _earlier_version(
+    layout: CampaignLayout, versions: Sequence[PromotedVersion | UnreadableVersion]
+) -> PromotedVersion:
+    name = current_name(layout)
+    if name is None:
+        raise CampaignError(f"{layout.promoted}: nothing is promoted yet; 'rollout-assets campaign promote' does it")
+    damaged: list[str] = []
+    for version in reversed([version for version in versions if version.number < _number(name)]):
+        problems = _known_damage(layout, version)
+        if isinstance(version, PromotedVersion) and not problems:
+            return version
+        damaged += problems
+    why = f" that is not damaged ({'; '.join(damaged)})" if damaged else ""
+    raise CampaignError(f"{layout.promoted}: no version before {name}{why}; there are {_names(versions)}")
+
+
+def version_problems(
+    layout: CampaignLayout, version: PromotedVersion | UnreadableVersion, deep: bool = False
+) -> tuple[str, ...]:
+    """What of a version is not as it was published: by sizes and times, or by every byte."""
+    if isinstance(version, UnreadableVersion):
+        return (version.text,)
+    return check_version(layout, version.name, deep=deep).problems
+
+
+def _known_damage(layout: CampaignLayout, version: PromotedVersion | UnreadableVersion) -> tuple[str, ...]:
+    """The problems of a version, but for a lost inventory: it is no reason to remove a version or to refuse it."""
+    lost = isinstance(version, PromotedVersion) and read_inventory(layout, version.name) is None
+    return () if lost else version_problems(layout, version)
+
+
+def _names(versions: Sequence[PromotedVersion | UnreadableVersion]) -> str:
+    return ", ".join(version.name for version in versions) or "none"
+
+
 def prune_promoted_versions(config: CampaignConfig, keep: int = KEPT_VERSIONS, *, set_aside: bool = False) -> Pruned:
-    """Remove all but the newest ``keep`` versions; the current one always stays.
+    """Remove all but the newest ``keep`` versions; the current one always stays, and damaged ones do not count.
 
     With ``set_aside`` also what builds have set aside, and leftovers of dead promotions.
     """
     if keep < 1:
         raise CampaignError(f"keep must be >= 1, got {keep}")
     layout = CampaignLayout(config.shards.output_dir)
+    refuse_other_campaign(config)
     with file_lock(layout.lock(PROMOTION_LOCK), str(layout.promoted)):
-        versions = promoted_versions(config)
-        newest = {version.name for version in versions[-keep:]}
-        gone = [version for version in versions if version.name not in newest and not version.is_current]
+        versions = versions_on_disk(config)
+        damaged = {version.name for version in versions if _known_damage(layout, version)}
+        stay = {version.name for version in [version for version in versions if version.name not in damaged][-keep:]}
+        stay |= {version.name for version in versions if version.is_current}
+        if (pin := read_pin(layout)) is not None and pin.version is not None:
+            stay.add(pin.version)
+        gone = [version for version in versions if version.name not in stay]
         for version in gone:
-            layout.staging.mkdir(exist_ok=True)
-            leaving = layout.new_attempt(PROMOTION_LOCK)
-            rename_path(version.path, leaving)  # first out of sight, so that no half version can ever be opened
-            remove_path(leaving)
+            _remove_version(layout, version.path)
         for leftover in layout.attempts(PROMOTION_LOCK):
             remove_path(leftover)
         aside = sorted(layout.set_aside_dir.glob("*")) if set_aside else []
@@ -178,12 +286,29 @@ def prune_promoted_versions(config: CampaignConfig, keep: int = KEPT_VERSIONS, *
         tuple(version.name for version in gone),
         tuple(path.name for path in aside if path.suffix != ".json"),
         tuple(version.name for version in versions if version not in gone),
+        tuple(version.name for version in gone if version.name in damaged),
     )
+
+
+def _remove_version(layout: CampaignLayout, path: Path) -> None:
+    layout.staging.mkdir(exist_ok=True)
+    leaving = layout.new_attempt(PROMOTION_LOCK)
+    rename_path(path, leaving)  # first out of sight, so that no half version can ever be opened
+    if next_version_name(layout) != version_name(_number(path.name) + 1):  # the last inventory keeps the number taken
+        remove_path(layout.inventory(path.name))
+    remove_path(leaving)
+
+
+def _version(number: int, path: Path, is_current: bool) -> PromotedVersion | UnreadableVersion:
+    try:
+        return PromotedVersion(number, path, _read_record(path), is_current)
+    except StoreDamaged as error:
+        return UnreadableVersion(number, path, error.problem, is_current)
 
 
 def _read_record(path: Path) -> PromotionRecord:
     try:
-        document: Any = json.loads((path / ZARR_JSON).read_bytes())
-        return PromotionRecord.model_validate(document["attributes"][_ATTRIBUTE])
+        document: Any = parse_json((path / ZARR_JSON).read_bytes())
+        return PromotionRecord.model_validate(document["attributes"][PROMOTION_ATTRIBUTE])
     except (OSError, ValueError, KeyError, TypeError, ValidationError):
         raise StoreDamaged(str(path / ZARR_JSON), "does not say what the version was made from") from None

@@ -116,16 +116,27 @@ def judge_views(
     """
     finite = finite_poses(pose_world_camera).reshape(-1)
     measured = measure(pose_world_camera, states, rules, world)
+    bitset, primary = judge_measures(measured, finite, duplicates(pose_world_camera).reshape(-1), rules)
+    return Verdicts(diagnostics=measured, bitset=bitset, primary=primary)
+
+
+def judge_measures(
+    measured: CandidateDiagnostics, finite: NDArray[np.bool_], repeated: NDArray[np.bool_], rules: CandidateRules
+) -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:
+    """Bitset and primary reason of m measured rows, before any ray is cast.
+
+    finite: (m,) whether the pose is; repeated: (m,) whether it equals an earlier pose of its state.
+    """
     failures = [(reason, finite & ~passes(measured, rules)) for reason, passes in RULES]
     failures.append((InvalidReason.POSE_NONFINITE, ~finite))
-    failures.append((InvalidReason.CANDIDATE_DUPLICATE, duplicates(pose_world_camera).reshape(-1)))
+    failures.append((InvalidReason.CANDIDATE_DUPLICATE, repeated))
     bitset = np.zeros(len(finite), np.uint32)
     primary = np.full(len(finite), InvalidReason.VALID, np.uint16)
     for reason, fails in reversed(failures):
         bitset[fails] |= np.uint32(1 << reason)
         primary[fails] = reason
     bitset[bitset == 0] = VALID_BITSET
-    return Verdicts(diagnostics=measured, bitset=bitset, primary=primary)
+    return bitset, primary
 
 
 def measure(
@@ -136,32 +147,46 @@ def measure(
     The world gets one distance query and one path query for all finite rows of all states together.
     """
     finite = finite_poses(pose_world_camera)
-    poses = components(np.where(finite[..., None], pose_world_camera, np.nan))
-    centres = poses[9:]
+    centres = components(np.where(finite[..., None], pose_world_camera, np.nan))[9:]
     start = components(states.reference_world_camera)[9:, :, None]
-    ahead = states.heading[..., None]
-    step = centres - start
-    to_target = components(states.target_center_world)[..., None] - centres
     low, high = components(states.extent_low_world)[..., None], components(states.extent_high_world)[..., None]
     near, clearance = _ask_world(centres, start, finite, rules, world)
     with np.errstate(invalid="ignore"):
         margin = np.minimum(centres - low, high - centres).min(axis=0)
-        bearing = np.degrees(np.arctan2(to_target[1], to_target[0]))
-        overhead = np.sqrt(to_target[0] * to_target[0] + to_target[1] * to_target[1]) < UNDEFINED
-        collides = finite.reshape(-1) & ~(clearance >= rules.min_path_clearance_m)
-        yaw = angle_deg(ahead, heading(poses[2:9:3], poses[1:9:3]))
     return CandidateDiagnostics(
         mesh_distance_m=near,
         path_min_clearance_m=clearance,
-        path_collision_mask=collides,
+        path_collision_mask=path_collides(clearance, finite.reshape(-1), rules),
         free_space_margin_m=_column(margin),
-        motion_step_length_m=_column(length(step)),
-        motion_height_delta_m=_column(step[2]),
-        motion_backward_step_m=_column(np.maximum(-dot(step, ahead), 0.0)),
-        motion_yaw_delta_deg=_column(yaw),
-        target_distance_m=_column(length(to_target)),
-        target_bearing_yaw_deg=_column(np.where(overhead, np.nan, bearing)),
+        **measure_motion(pose_world_camera, states),
     )
+
+
+def path_collides(clearance_m: Float32, finite: NDArray[np.bool_], rules: CandidateRules) -> NDArray[np.bool_]:
+    """(m,): the pose is finite, and its path is not known to keep the clearance that the rules ask for."""
+    with np.errstate(invalid="ignore"):
+        return finite & ~(clearance_m >= rules.min_path_clearance_m)
+
+
+def measure_motion(pose_world_camera: Float32, states: CandidateStates) -> dict[str, Float32]:
+    """The measures that follow from poses and the target's centre alone, by name, for n * k rows flat over states."""
+    finite = finite_poses(pose_world_camera)
+    poses = components(pose_world_camera if finite.all() else np.where(finite[..., None], pose_world_camera, np.nan))
+    ahead = states.heading[..., None]
+    step = poses[9:] - components(states.reference_world_camera)[9:, :, None]
+    to_target = components(states.target_center_world)[..., None] - poses[9:]
+    with np.errstate(invalid="ignore"):
+        bearing = np.degrees(np.arctan2(to_target[1], to_target[0]))
+        overhead = np.sqrt(to_target[0] * to_target[0] + to_target[1] * to_target[1]) < UNDEFINED
+        yaw = angle_deg(ahead, heading(poses[2:9:3], poses[1:9:3]))
+        return {
+            "motion_step_length_m": _column(length(step)),
+            "motion_height_delta_m": _column(step[2]),
+            "motion_backward_step_m": _column(np.maximum(-dot(step, ahead), 0.0)),
+            "motion_yaw_delta_deg": _column(yaw),
+            "target_distance_m": _column(length(to_target)),
+            "target_bearing_yaw_deg": _column(np.where(overhead, np.nan, bearing)),
+        }
 
 
 def finite_poses(pose_world_camera: Float32) -> NDArray[np.bool_]:

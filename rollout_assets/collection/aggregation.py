@@ -17,9 +17,9 @@ from typing import Any, BinaryIO
 from rollout_assets.collection.configs import RolloutAggregationConfig
 from rollout_assets.collection.failures import read_failures
 from rollout_assets.collection.inputs import read_requests, request_key
-from rollout_assets.collection.result_files import _expand_input_glob, named, read_results
+from rollout_assets.collection.result_files import _expand_input_glob, is_named, named, read_results
 from rollout_assets.errors import CollectionError, ResultsRefused
-from rollout_assets.files import publishing
+from rollout_assets.files import file_lock, publishing
 from rollout_assets.metrics.columns import RolloutId
 from rollout_assets.metrics.results import MetricOptions, ResultTable, publish_metrics
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
@@ -54,14 +54,15 @@ class RolloutAggregationHelper:
     def run_from_config(self, config: RolloutAggregationConfig) -> AggregationReport:
         """Metrics of every line that the glob matches; both outputs appear whole or not at all.
 
-        A key that comes twice is ``ResultsRefused`` with both places; so is a malformed line, with its place.
+        A key that comes twice is ``ResultsRefused`` with both places; so is a malformed line, with its place. What was
+        collected is never overwritten, neither lines nor metrics.
         """
+        with file_lock(config.lock_fpath, str(config.output_jsonl_fpath)):
+            return self._aggregate(config, result_paths(config))
+
+    def _aggregate(self, config: RolloutAggregationConfig, paths: list[str]) -> AggregationReport:
         began = perf_counter()
         output = config.output_jsonl_fpath
-        paths = _expand_input_glob(config.input_glob, output)
-        if not paths:
-            raise CollectionError(f"{config.input_glob}: matches no result file; derived files do not count")
-        output.parent.mkdir(parents=True, exist_ok=True)
         union = _Union([Path(path) for path in paths])
         with publishing(output) if config.merge_shards else nullcontext() as scratch:
             with nullcontext() if scratch is None else scratch.open("wb") as merged:
@@ -76,6 +77,29 @@ class RolloutAggregationHelper:
             merged=output if config.merge_shards else None,
             seconds=perf_counter() - began,
         )
+
+
+def result_paths(config: RolloutAggregationConfig) -> list[str]:
+    """The files to aggregate; ``CollectionError`` if there is none, or if what was collected would be overwritten.
+
+    An output that a pattern only matches is an earlier merge and left out. Without merging, an output that is named
+    itself is measured where it lies.
+    """
+    output, named_itself = config.output_jsonl_fpath, is_named(config.input_glob, config.output_jsonl_fpath)
+    if named_itself and config.merge_shards:
+        raise CollectionError(
+            f"{output}: is input and output at once, and merging would replace it; choose another output, "
+            f"or only measure it (--no-merge)"
+        )
+    paths = _expand_input_glob(config.input_glob, None if named_itself else output)
+    if not paths:
+        but = f" but the output {output}, which is not merged into itself" if output.exists() else ""
+        raise CollectionError(f"{config.input_glob}: matches no result file{but}; derived files do not count")
+    if config.run_fpath.exists() and not (named_itself and len(paths) == 1):
+        raise CollectionError(
+            f"{output}: belongs to a collection, whose results or metrics this would replace; choose another output"
+        )
+    return paths
 
 
 def aggregate_file(path: Path, options: MetricOptions | None = None) -> list[dict[str, Any]]:

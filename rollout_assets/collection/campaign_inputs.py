@@ -18,7 +18,7 @@ from rollout_assets.campaigns.plan import open_source
 from rollout_assets.collection.configs import CollectionSplit
 from rollout_assets.collection.inputs import request_json
 from rollout_assets.config import CampaignConfig, Split
-from rollout_assets.errors import CollectionError, RolloutAssetsError
+from rollout_assets.errors import CollectionError, DataError
 from rollout_assets.files import file_sha256, publish_json, publishing
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.generator import RolloutGenerator
@@ -102,7 +102,8 @@ class CampaignInputs:
             same = existing.prepared_for == purpose and existing.rows_sha256 == file_sha256(self.path)
         except (OSError, ValidationError):
             return None
-        return existing if same else None
+        by_data = all(map(str.isupper, existing.skipped))  # an exception's name may stand for a fault of the machine
+        return existing if same and by_data else None
 
 
 class _Tally:
@@ -116,8 +117,8 @@ class _Tally:
     def requests(self, source_row: IndexRow) -> Iterator[RolloutRequest]:
         try:
             prepared = self._generator.prepare(source_row)
-        except RolloutAssetsError as error:
-            self.skipped[type(error).__name__] += 1
+        except DataError as error:
+            self.skipped[error.skip_reason] += 1
             return
         if prepared.skip_reason is not None:
             self.skipped[prepared.skip_reason] += 1

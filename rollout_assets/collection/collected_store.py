@@ -7,7 +7,6 @@ files are removed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,12 @@ from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CollectionError, ConfigError, PayloadDamaged, StoreExists
 from rollout_assets.files import publish_bytes, remove_path, rename_path, scratch_path, sync_path, sync_tree
 from rollout_assets.metrics.columns import RolloutId
+from rollout_assets.parsing import parse_json
 from rollout_assets.progress import ProgressEvent, ProgressSink
 from rollout_assets.rollouts.remote.codec import from_text, unpack
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
+from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.writer import RolloutZarrStoreWriter
 
@@ -77,7 +78,7 @@ class CollectedStore:
         scratch = scratch_path(self.path)
         remove_path(scratch)
         layout = RolloutZarrStoreConfig.from_campaign(self._campaign)
-        with RolloutZarrStoreWriter(scratch, layout) as writer:
+        with RolloutZarrStoreWriter(scratch, layout, context=self._context()) as writer:
             for done, record in enumerate(self._records(), start=1):
                 writer.append(record)
                 progress(ProgressEvent("writing the store", done, facts.rows, unit="records"))
@@ -87,6 +88,11 @@ class CollectedStore:
         facts.model_copy(update={"store_manifest": written.manifest_sha256}).publish(self._config.run_fpath)
         rename_path(scratch, self.path)
         remove_path(self._records_dir)
+
+    def _context(self) -> RolloutStoreManifestContext:
+        assert self._config.campaign is not None
+        invocation = RolloutStoreInvocation.of_campaign(self._config.campaign)
+        return RolloutStoreManifestContext.here(self._campaign, invocation)
 
     def _records(self) -> Iterator[RolloutZarrRecord]:
         for request in read_requests(self._config.materialized_jsonl_fpath):
@@ -107,6 +113,6 @@ class CollectedStore:
 
 def _manifest_of(store: Path) -> str | None:
     try:
-        return json.loads((store / "zarr.json").read_bytes())["attributes"]["manifest_sha256"]
+        return parse_json((store / "zarr.json").read_bytes())["attributes"]["manifest_sha256"]
     except (OSError, ValueError, KeyError):
         return None

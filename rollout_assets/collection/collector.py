@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 from rollout_assets.collection.agents import LocalAgent, RemoteAgent
@@ -33,6 +34,18 @@ from rollout_assets.metrics.columns import RolloutId
 from rollout_assets.metrics.results import publish_metrics
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.remote.messages import RolloutRequest
+
+
+@contextmanager
+def sole_writer(config: SharedRolloutCollectionConfig) -> Iterator[None]:
+    """Hold a collection's output and store; another process that wants one of them is told who holds it.
+
+    Everything that a collection writes, prepared requests included, is written while this is held.
+    """
+    with ExitStack() as locks:
+        for path, lock in config.locks.items():
+            locks.enter_context(file_lock(lock, str(path)))
+        yield
 
 
 @contextmanager
@@ -83,17 +96,28 @@ def run_draining(
 
 @dataclass
 class _Run:
-    """One run's bookkeeping: what there was, what is expected, and what has come since."""
+    """One run's bookkeeping: what there was, what is expected, and what has come since.
+
+    ``left_alone`` failed for good in an earlier run and is not run again.
+    """
 
     config: RolloutCollectionConfig
     facts: RunFacts
     cached: Mapping[RolloutId, int]
     failures: dict[RolloutId, dict[str, Any]]
     store: CollectedStore | None
+    left_alone: frozenset[RolloutId] = frozenset()
     new: int = 0
     failed_now: int = 0
     failed_in_a_row: int = 0
     began: float = field(default_factory=perf_counter)
+
+    @property
+    def tried(self) -> dict[RolloutId, int]:
+        """Attempts of earlier runs that count towards the limit."""
+        if self.config.retry_failed:
+            return {}
+        return {key: line["attempts"] for key, line in self.failures.items()}
 
     @property
     def coverage(self) -> Coverage:
@@ -105,7 +129,7 @@ class _Run:
 
     def event(self) -> ProgressEvent:
         note = f"{self.failed_now} failed" if self.failed_now else ""
-        done = len(self.cached) + self.new + self.failed_now
+        done = len(self.cached) + len(self.left_alone) + self.new + self.failed_now
         return ProgressEvent("collecting", done, self.facts.rows, note=note, unit="rollouts")
 
 
@@ -121,16 +145,19 @@ class RolloutCollectionHelper:
 
         An existing output is refused unless ``resume_from_cache``, and so is a second collector on the same output.
         """
-        config.output_jsonl_fpath.parent.mkdir(parents=True, exist_ok=True)
-        with file_lock(config.lock_fpath, str(config.output_jsonl_fpath)):
-            config.refuse_before_any_work()
-            agent = self.setup_server_client(config)
-            try:
-                run = self._load_from_cache(config, await agent.identity())
-                await self._collect(run, agent)
-            finally:
-                await agent.aclose()
-            return await self._finish(run)
+        with sole_writer(config):
+            return await self.run_as_sole_writer(config)
+
+    async def run_as_sole_writer(self, config: RolloutCollectionConfig) -> CollectionReport:
+        """``run_from_config`` for a caller that holds ``sole_writer`` already."""
+        config.refuse_before_any_work()
+        agent = self.setup_server_client(config)
+        try:
+            run = self._load_from_cache(config, await agent.identity())
+            await self._collect(run, agent)
+        finally:
+            await agent.aclose()
+        return await self._finish(run)
 
     def setup_server_client(self, config: RolloutCollectionConfig) -> RolloutAgent:
         """Who runs requests: the servers of the configuration, or the campaign in this process."""
@@ -145,13 +172,15 @@ class RolloutCollectionHelper:
         agent: RolloutAgent,
         config: SharedRolloutCollectionConfig,
         semaphore: asyncio.Semaphore | None = None,
+        tried: Mapping[RolloutId, int] = MappingProxyType({}),
     ) -> Iterator[Awaitable[Outcome]]:
         """The lower-level way: one awaitable per request, the n-th giving what became of the n-th request to finish.
 
         Requests are started in their order, as many at a time as the configuration says; ``semaphore`` may bound
         several collections together. Requests are read as awaitables are taken, so their number does not matter.
+        ``tried`` holds attempts made before, by key; they count towards ``max_attempts``.
         """
-        return InFlight(examples, agent, config, semaphore).outcomes()
+        return InFlight(examples, agent, config, semaphore, tried).outcomes()
 
     def _preprocess_rows_from_config(self, config: RolloutCollectionConfig, identity: Mapping[str, Any]) -> RunFacts:
         """Write all requests of a new collection, repeats and seeds included; all bad lines are reported together."""
@@ -175,7 +204,7 @@ class RolloutCollectionHelper:
             if store is not None:
                 store.refuse_existing()
             facts, done, failures = self._preprocess_rows_from_config(config, identity), {}, {}
-        return _Run(config, facts, done, failures, store)
+        return _Run(config, facts, done, failures, store, _left_alone(config, failures))
 
     async def _collect(self, run: _Run, agent: RolloutAgent) -> None:
         config = run.config
@@ -183,7 +212,7 @@ class RolloutCollectionHelper:
         with ExitStack() as files:
             results = files.enter_context(line_log(config.output_jsonl_fpath))
             failures: AppendLine | None = None
-            for coming in self.run_examples(self._pending(run), agent, config):
+            for coming in self.run_examples(self._pending(run), agent, config, tried=run.tried):
                 outcome = await coming
                 if outcome.result is not None:
                     await self._keep(run, outcome, results)
@@ -193,11 +222,12 @@ class RolloutCollectionHelper:
                 self._progress(run.event())
 
     def _pending(self, run: _Run) -> Iterator[RolloutRequest]:
-        """Requests without a result, in input order, until asked to stop or too many failed in a row."""
+        """Requests to be run, in input order, until asked to stop or too many failed in a row."""
         for request in read_requests(run.config.materialized_jsonl_fpath):
             if self.stop.is_set() or run.hopeless:
                 return
-            if request_key(request) not in run.cached:
+            key = request_key(request)
+            if key not in run.cached and key not in run.left_alone:
                 yield request
 
     async def _keep(self, run: _Run, outcome: Outcome, append: AppendLine) -> None:
@@ -207,10 +237,10 @@ class RolloutCollectionHelper:
         if run.store is not None:
             await asyncio.to_thread(run.store.keep, key, line.pop("record"))
         line |= {"agent_ref": {"name": key[0]}, "_task_index": key[1], "_rollout_index": key[2]}
-        append(line | {"_attempt": outcome.attempts})
+        earlier = run.failures.pop(key, {}).get("attempts", 0)
+        append(line | {"_attempt": outcome.attempts + earlier})
         run.new += 1
         run.failed_in_a_row = 0
-        run.failures.pop(key, None)
 
     async def _finish(self, run: _Run) -> CollectionReport:
         config, coverage = run.config, run.coverage
@@ -241,6 +271,19 @@ class RolloutCollectionHelper:
         path = run.config.aggregate_metrics_fpath
         publish_metrics(path, aggregate_file(run.config.output_jsonl_fpath, run.config.metrics))
         return path
+
+
+def _left_alone(
+    config: RolloutCollectionConfig, failures: Mapping[RolloutId, Mapping[str, Any]]
+) -> frozenset[RolloutId]:
+    """Requests that failed for good: asking again would not help, or was done as often as it may be."""
+    if config.retry_failed:
+        return frozenset()
+    return frozenset(
+        key
+        for key, line in failures.items()
+        if not line["error"]["transient"] or line["attempts"] >= config.max_attempts
+    )
 
 
 def _keep_failure(run: _Run, outcome: Outcome, append: AppendLine) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from rollout_assets.config import DEMO_CAMPAIGN, ConfigSection, Count, Seconds, shipped_campaigns
+from rollout_assets.config import DEMO_CAMPAIGN, ConfigSection, Count, Seconds, Seed, UsablePath, shipped_campaigns
 from rollout_assets.config.problems import problems_list, problems_text
 from rollout_assets.errors import ConfigError, ResumeRefused
 from rollout_assets.metrics.results import MetricOptions
+from rollout_assets.parsing import expand_path, parse_toml, read_text_file
 from rollout_assets.rollouts.remote.messages import RolloutParams
 
 CollectionSplit = Literal["train", "validation", "benchmark"]
@@ -21,18 +21,24 @@ DEFAULT_AGENT = "_default"
 """Key of ``num_repeats`` for agents that it does not name."""
 
 
+def lock_path(path: Path) -> Path:
+    """The lock file of an output, beside it."""
+    return path.with_name(f".{path.name}.lock")
+
+
 class CollectionModel(ConfigSection):
     """Results in a file and their metrics beside it.
 
-    Frozen; unknown keys and values that cannot be used are one ``ConfigError`` with every problem.
+    Frozen; unknown keys and values that cannot be used are one ``ConfigError`` with every problem. None means the
+    default of a field.
     """
 
-    output_jsonl_fpath: Path
+    output_jsonl_fpath: UsablePath
     metrics: MetricOptions = MetricOptions()
 
     def __init__(self, **values: Any) -> None:
         try:
-            super().__init__(**values)
+            super().__init__(**{name: value for name, value in values.items() if value is not None})
         except ValidationError as error:
             raise ConfigError(problems_list(type(self).__name__, error, type(self))) from None
 
@@ -45,12 +51,23 @@ class CollectionModel(ConfigSection):
         """Metrics of the results, an array in agent-name order."""
         return self.beside("_aggregate_metrics.json")
 
+    @property
+    def run_fpath(self) -> Path:
+        """What a collection's results depend on, read when it is resumed; only a collection's output has one."""
+        return self.beside("_run.json")
+
+    @property
+    def lock_fpath(self) -> Path:
+        """Held by the one process that writes this output and what lies beside it."""
+        return lock_path(self.output_jsonl_fpath)
+
 
 class SharedRolloutCollectionConfig(CollectionModel):
     """What every way of collecting has in common.
 
     ``responses_create_params`` are merged over each request's parameters. ``max_attempts`` bounds how often a request
-    is tried when its failure may pass; a busy server is asked for ``busy_patience_s`` without counting an attempt.
+    is tried when its failure may pass, over all runs that resume a collection; a busy server is asked for
+    ``busy_patience_s`` without counting an attempt.
     After ``give_up_after`` such failures in a row nobody seems to answer, and no other request is tried.
     ``store_dir`` asks for a rollout store of all records beside the lines.
     """
@@ -58,7 +75,7 @@ class SharedRolloutCollectionConfig(CollectionModel):
     campaign: str | None = None
     num_samples_in_parallel: Count = 8
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
-    store_dir: Path | None = None
+    store_dir: UsablePath | None = None
     upload_rollouts_to_wandb: bool = False
     disable_aggregation: bool = False
     token_env: str | None = None
@@ -86,14 +103,10 @@ class SharedRolloutCollectionConfig(CollectionModel):
         return self.beside("_failures.jsonl")
 
     @property
-    def run_fpath(self) -> Path:
-        """What the results depend on, read when the collection is resumed."""
-        return self.beside("_run.json")
-
-    @property
-    def lock_fpath(self) -> Path:
-        """Held by the one process that collects into this output."""
-        return self.output_jsonl_fpath.with_name(f".{self.output_jsonl_fpath.name}.lock")
+    def locks(self) -> dict[Path, Path]:
+        """What only one process may write at a time, and its lock: the output, and the store if there is one."""
+        written = (self.output_jsonl_fpath, *(() if self.store_dir is None else (self.store_dir,)))
+        return {path: lock_path(path) for path in written}
 
 
 class RequestsConfig(SharedRolloutCollectionConfig):
@@ -102,16 +115,24 @@ class RequestsConfig(SharedRolloutCollectionConfig):
     ``agent_name`` is for lines that name none. ``prompt_config`` is a request template, as a mapping or as the path of
     a JSON or TOML file: fields that a line lacks are taken from it. ``limit`` counts lines. With
     ``num_repeats_add_seed`` every rollout gets a seed of its own, derived from ``run_seed``; without it repeats are the
-    same to the bit.
+    same to the bit. A resumed collection runs what has no result yet; what failed for good is run again only with
+    ``retry_failed``, which grants it ``max_attempts`` once more.
     """
 
     agent_name: str | None = None
     limit: Count | None = None
     num_repeats: Count | dict[str, Count] = 1
     num_repeats_add_seed: bool = False
-    run_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    prompt_config: Path | dict[str, Any] | None = None
+    run_seed: Seed = 0
+    prompt_config: UsablePath | dict[str, Any] | None = None
     resume_from_cache: bool = False
+    retry_failed: bool = False
+
+    @model_validator(mode="after")
+    def _retries_what_is_there(self) -> Self:
+        if self.retry_failed and not self.resume_from_cache:
+            raise ValueError("retry_failed is for a collection that goes on; set resume_from_cache too")
+        return self
 
     @model_validator(mode="after")
     def _once_for_a_store(self) -> Self:
@@ -134,6 +155,11 @@ class RequestsConfig(SharedRolloutCollectionConfig):
             if path.exists() and not self.resume_from_cache:
                 raise ResumeRefused(f"{path}: already there; resume to go on with it, or choose another output")
 
+    @property
+    def agents_with_repeats(self) -> set[str]:
+        """Agents that ``num_repeats`` names."""
+        return set() if isinstance(self.num_repeats, int) else self.num_repeats.keys() - {DEFAULT_AGENT}
+
     def repeats_of(self, agent: str) -> int | None:
         """How often a request of an agent is run; None when nothing says so."""
         if isinstance(self.num_repeats, int):
@@ -144,7 +170,7 @@ class RequestsConfig(SharedRolloutCollectionConfig):
 class RolloutCollectionConfig(RequestsConfig):
     """Collect the requests of one JSONL file, from servers at ``server_urls`` or, without any, in this process."""
 
-    input_jsonl_fpath: Path
+    input_jsonl_fpath: UsablePath
     server_urls: tuple[str, ...] = ()
 
     @model_validator(mode="after")
@@ -167,7 +193,7 @@ class SplitConfig(RequestsConfig):
 
     split: CollectionSplit = "train"
     reuse_existing_data_preparation: bool = False
-    input_jsonl_fpath: Path | None = None
+    input_jsonl_fpath: UsablePath | None = None
     num_servers: Count | None = None
     start_timeout_s: Seconds = 120.0
     stop_timeout_s: Seconds = 15.0
@@ -224,16 +250,16 @@ _PATHS = ("output_jsonl_fpath", "input_jsonl_fpath", "store_dir", "prompt_config
 def read_collection_file(path: Path) -> dict[str, Any]:
     """The keys of a collection's TOML file. Relative paths in it mean relative to the file, as in a campaign file."""
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except tomllib.TOMLDecodeError as error:
+        values = parse_toml(read_text_file(path))
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     folder = path.resolve().parent
     for name in _PATHS:
         if isinstance(values.get(name), str):
-            values[name] = folder / Path(values[name]).expanduser()
+            values[name] = folder / expand_path(values[name])
     campaign = values.get("campaign")
     if isinstance(campaign, str) and campaign not in shipped_campaigns():
-        values["campaign"] = str(folder / Path(campaign).expanduser())
+        values["campaign"] = str(folder / expand_path(campaign))
     return values

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_assets.collection.campaign_inputs import CampaignInputs, PreparedInputs
-from rollout_assets.collection.collector import RolloutCollectionHelper, collect_rollouts, run_draining
+from rollout_assets.collection.collector import RolloutCollectionHelper, run_draining, sole_writer
 from rollout_assets.collection.configs import CollectCommandConfig, SplitConfig
 from rollout_assets.collection.coverage import CollectionReport
 from rollout_assets.config import load_campaign
@@ -26,6 +26,21 @@ def collect_end_to_end(
     config: SplitConfig, progress: ProgressSink = SILENT, server_arguments: tuple[str, ...] = ()
 ) -> E2EReport:
     """Prepare, serve and collect. The servers are stopped in bounded time however this ends."""
+    with sole_writer(config):
+        return _collect_from_fleet(config, progress, server_arguments)
+
+
+def collect_from_command(config: CollectCommandConfig, progress: ProgressSink = SILENT) -> E2EReport:
+    """Prepare and collect: with servers started for it, from running servers, or in this process."""
+    if config.num_servers is not None:
+        return collect_end_to_end(config, progress)
+    with sole_writer(config):
+        prepared, inputs = _prepare(config, progress)
+        plain = config.for_servers(config.server_urls, inputs)
+        return E2EReport(prepared, run_draining(lambda helper: helper.run_as_sole_writer(plain), progress))
+
+
+def _collect_from_fleet(config: SplitConfig, progress: ProgressSink, server_arguments: tuple[str, ...]) -> E2EReport:
     assert config.campaign is not None and config.num_servers is not None
     prepared, inputs = _prepare(config, progress)
     fleet = FleetOptions(
@@ -39,17 +54,9 @@ def collect_end_to_end(
 
     async def collect(helper: RolloutCollectionHelper) -> CollectionReport:
         async with server_fleet(fleet, helper.stop) as urls:
-            return await helper.run_from_config(config.for_servers(urls, inputs))
+            return await helper.run_as_sole_writer(config.for_servers(urls, inputs))
 
     return E2EReport(prepared, run_draining(collect, progress))
-
-
-def collect_from_command(config: CollectCommandConfig, progress: ProgressSink = SILENT) -> E2EReport:
-    """Prepare and collect: with servers started for it, from running servers, or in this process."""
-    if config.num_servers is not None:
-        return collect_end_to_end(config, progress)
-    prepared, inputs = _prepare(config, progress)
-    return E2EReport(prepared, collect_rollouts(config.for_servers(config.server_urls, inputs), progress))
 
 
 def _prepare(config: SplitConfig, progress: ProgressSink) -> tuple[PreparedInputs | None, Path]:

@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 from rollout_assets.collection.configs import SharedRolloutCollectionConfig
 from rollout_assets.collection.failures import failure_line
+from rollout_assets.collection.inputs import request_key
 from rollout_assets.errors import ServerUnavailable
+from rollout_assets.metrics.columns import RolloutId
 from rollout_assets.rollouts.remote.messages import RolloutRequest
 from rollout_assets.rollouts.remote.retries import Retries
 from rollout_assets.serving.error_entries import error_entry
@@ -45,10 +47,15 @@ class Outcome:
     failure: Mapping[str, Any] | None = None
 
 
-async def attempt(agent: RolloutAgent, request: RolloutRequest, config: SharedRolloutCollectionConfig) -> Outcome:
-    """Try a request until it has a result, is refused for good, or the retry limits are reached."""
+async def attempt(
+    agent: RolloutAgent, request: RolloutRequest, config: SharedRolloutCollectionConfig, tried: int = 0
+) -> Outcome:
+    """Try a request until it has a result, is refused for good, or the retry limits are reached.
+
+    ``tried`` attempts were made before; they count towards ``max_attempts``.
+    """
     key = (request.agent_name, request.task_index, request.rollout_index)
-    retries = Retries(key, config.max_attempts, config.backoff_s, LONGEST_PAUSE_S, config.busy_patience_s)
+    retries = Retries(key, config.max_attempts - tried, config.backoff_s, LONGEST_PAUSE_S, config.busy_patience_s)
     while True:
         after_s, busy = 0.0, False
         try:
@@ -76,8 +83,10 @@ class InFlight:
         agent: RolloutAgent,
         config: SharedRolloutCollectionConfig,
         semaphore: asyncio.Semaphore | None,
+        tried: Mapping[RolloutId, int],
     ) -> None:
         self._requests, self._agent, self._config, self._semaphore = iter(requests), agent, config, semaphore
+        self._tried = tried
         self._read: deque[RolloutRequest] = deque()
         self._running: set[asyncio.Task[Outcome]] = set()
         self._finished: deque[asyncio.Task[Outcome]] = deque()
@@ -115,7 +124,8 @@ class InFlight:
 
     async def _run(self, request: RolloutRequest) -> Outcome:
         async with self._semaphore or nullcontext():
-            return await attempt(self._agent, request, self._config)
+            tried = self._tried.get(request_key(request), 0) if self._tried else 0
+            return await attempt(self._agent, request, self._config, tried)
 
     def _read_one(self) -> bool:
         request = next(self._requests, None)

@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 from rollout_assets.config import canonical_json
 from rollout_assets.errors import ResultsRefused
-from rollout_assets.files import sync_path
+from rollout_assets.files import naming, sync_path
 from rollout_assets.metrics.columns import RolloutId, rollout_id
+from rollout_assets.parsing import refuse_long_pattern
 
 AppendLine = Callable[[Mapping[str, Any]], None]
 
@@ -31,10 +32,21 @@ DERIVED_SUFFIXES = (
 
 def _expand_input_glob(input_glob: str, output: Path | None = None) -> list[str]:
     """Files of comma-separated patterns, ``**`` included: sorted, each once, without derived files and ``output``."""
-    patterns = [pattern.strip() for pattern in input_glob.split(",") if pattern.strip()]
-    matches = {Path(path) for pattern in patterns for path in glob.glob(pattern, recursive=True)}  # noqa: PTH207
+    matches = {Path(path) for pattern in _patterns(input_glob) for path in glob.glob(pattern, recursive=True)}  # noqa: PTH207
     left_out = None if output is None else output.resolve()
     return sorted(str(path) for path in matches if _holds_results(path) and path.resolve() != left_out)
+
+
+def is_named(input_glob: str, path: Path) -> bool:
+    """Whether one of comma-separated patterns is this very file, and not only matches it."""
+    return any(Path(pattern).resolve() == path.resolve() for pattern in _patterns(input_glob))
+
+
+def _patterns(input_glob: str) -> list[str]:
+    patterns = [pattern.strip() for pattern in input_glob.split(",") if pattern.strip()]
+    for pattern in patterns:
+        refuse_long_pattern(pattern)
+    return patterns
 
 
 def collected_files(folder: Path) -> list[Path]:
@@ -56,8 +68,9 @@ def line_log(path: Path) -> Iterator[AppendLine]:
 
     def append(line: Mapping[str, Any]) -> None:
         data = memoryview(canonical_json(line) + b"\n")
-        while data:
-            data = data[os.write(handle, data) :]
+        with naming(path):
+            while data:
+                data = data[os.write(handle, data) :]
 
     try:
         yield append
@@ -86,7 +99,7 @@ def read_lines(path: Path, *, torn_end: bool = False) -> Iterator[tuple[int, byt
                 return
             try:
                 content = _DECODER.decode(line.decode())
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 torn = " (torn: it has no end)" if not line.endswith(b"\n") else ""
                 raise ResultsRefused(f"{path}:{number}: not a JSON line{torn}: {error}; remove or correct it") from None
             if not isinstance(content, dict):

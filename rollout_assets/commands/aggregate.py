@@ -9,10 +9,9 @@ import typer
 
 from rollout_assets.collection.aggregation import aggregate_rollouts
 from rollout_assets.collection.configs import RolloutAggregationConfig
-from rollout_assets.commands.terminal import AsJson, print_json, print_table, progress_bars, say
-from rollout_assets.metrics.results import MetricOptions
+from rollout_assets.commands.terminal import AsJson, green, print_json, print_table, progress_bars, say
 
-COUNTS = ("tasks", "expected", "done", "refused", "failed", "missing")
+COUNTS = ("tasks", "expected", "done", "refused", "no_view", "failed", "missing")
 """What is counted for every agent."""
 
 
@@ -20,21 +19,25 @@ def aggregate(
     inputs: Annotated[
         str, typer.Argument(help="Result files: patterns separated by commas, ** included; quote them.", metavar="GLOB")
     ],
-    output: Annotated[Path, typer.Option("--out", "-o", help="All lines in one file.", metavar="OUT.jsonl")],
-    no_merge: Annotated[bool, typer.Option("--no-merge", help="Only metrics, no merged file.")] = False,
+    output: Annotated[
+        Path, typer.Option("--out", "-o", help="All lines in one file; metrics lie beside it.", metavar="OUT.jsonl")
+    ],
+    no_merge: Annotated[
+        bool, typer.Option("--no-merge", help="Only metrics, no merged file; OUT may then be the input itself.")
+    ] = False,
     success_threshold: Annotated[float, typer.Option(help="Reward from which a rollout is a success.")] = 0.1,
     as_json: AsJson = False,
 ) -> None:
     """Metrics per agent and task over all result files, into OUT_aggregate_metrics.json; needs no server.
 
-    Files that a collection writes beside its results are left out. A line that is malformed, or a rollout that comes
-    twice, is an error with file and line.
+    Files that a collection writes beside its results are left out, and nothing that was collected is overwritten. A
+    line that is malformed, or a rollout that comes twice, is an error with file and line.
     """
     config = RolloutAggregationConfig(
         input_glob=inputs,
         output_jsonl_fpath=output,
         merge_shards=not no_merge,
-        metrics=MetricOptions(success_threshold=success_threshold),
+        metrics={"success_threshold": success_threshold},
     )
     with progress_bars() as progress:
         report = aggregate_rollouts(config, progress)
@@ -44,8 +47,8 @@ def aggregate(
     show_metrics(report.metrics)
     merged = f", merged into {report.merged}" if report.merged is not None else ""
     say(
-        f"[green]{report.metrics_path}[/]: {report.lines:,} results of {len(report.files):,} files{merged}, "
-        f"in {report.seconds:.1f} s"
+        green(report.metrics_path),
+        f": {report.lines:,} results of {len(report.files):,} files{merged}, in {report.seconds:.1f} s",
     )
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 from rich.console import Group
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -19,14 +17,35 @@ from rollout_assets.campaigns.plan import open_source, write_rollout_shard_manif
 from rollout_assets.campaigns.promotion import PromotionResult, promote_rollout_campaign
 from rollout_assets.campaigns.run import CampaignRunResult, run_campaign
 from rollout_assets.campaigns.status import RolloutShardCampaignStatus, summarize_rollout_shard_campaign
-from rollout_assets.campaigns.versions import prune_promoted_versions, rollback_promotion
+from rollout_assets.campaigns.versions import prune_promoted_versions, rollback_promotion, unpin_promotion
 from rollout_assets.commands import terminal
-from rollout_assets.commands.terminal import AsJson, CampaignOption, exit_unless, print_json, progress_bars, say, show
+from rollout_assets.commands.settings import CampaignSettings, read_settings
+from rollout_assets.commands.terminal import (
+    AsJson,
+    CampaignOption,
+    coloured,
+    exit_unless,
+    green,
+    line,
+    print_json,
+    progress_bars,
+    red,
+    say,
+    show,
+    show_skipped,
+    warn,
+    yellow,
+)
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
-from rollout_assets.errors import SourceError
+from rollout_assets.errors import SourceError, counted
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
 
 app = typer.Typer(help="Plan, run, watch and promote the shards of a campaign.", no_args_is_help=True)
+
+NO_RECORD = "the campaign gave no record at all: every source row was skipped; change what the reasons name"
+DONE = ("built", "already_finished")
+SHOWN_TARGETS = 3
+"""Explicit targets that a message lists; the result in JSON has all of them."""
 
 _COLOURS = {"succeeded": "green", "running": "cyan", "failed": "red", "incomplete": "yellow", "missing": "dim"}
 
@@ -37,23 +56,34 @@ def plan(
     anew: Annotated[
         bool, typer.Option("--anew", help="Start a new plan, for a source that was rebuilt; the old one is kept.")
     ] = False,
+    settings: CampaignSettings = None,
     as_json: AsJson = False,
 ) -> None:
     """Divide source rows into shards and say what they will take. Planned shards never change, new rows are added."""
-    config = load_campaign(campaign)
+    config = load_campaign(campaign, read_settings(settings))
     source = open_source(config)
     planned = write_rollout_shard_manifest_from_config(config, store=source, anew=anew)
     forecast = forecast_campaign(config, planned, source)
     if as_json:
-        print_json({"path": planned.path, "new": planned.new, "replaced": planned.replaced, "forecast": forecast})
+        print_json(
+            {
+                "path": planned.path,
+                "new": planned.new,
+                "replaced": planned.replaced,
+                "forecast": forecast,
+                "targets_without_row": planned.targets_without_row,
+            }
+        )
         return
+    _say_absent(planned.targets_without_row, "in no row of the source")
     if planned.replaced is not None:
-        say(f"[yellow]the plan was replaced[/]; the old one is at {planned.replaced}")
+        say(yellow("the plan was replaced"), f"; the old one is at {planned.replaced}")
     splits = ", ".join(f"{count} {split}" for split, count in forecast.rows_per_split.items())
     say(
-        f"[green]{planned.path}[/]: {forecast.shards} shards ({planned.new} new), "
+        green(planned.path),
+        f": {forecast.shards} shards ({planned.new} new), "
         f"{forecast.rows} source rows ({splits}), about {forecast.targets_expected} targets, "
-        f"{forecast.views_per_step} views a step"
+        f"{forecast.views_per_step} views a step",
     )
     left = f"{forecast.finished_shards} shards finished, {forecast.rows_left} source rows left"
     if forecast.hours_left is None:
@@ -68,19 +98,24 @@ def plan(
 @app.command()
 def run(
     campaign: CampaignOption = DEMO_CAMPAIGN,
-    workers: Annotated[int, typer.Option(help="Processes that build shards side by side.")] = 1,
+    workers: Annotated[int, typer.Option(help="Processes that build shards side by side.", min=1, max=256)] = 1,
     shard: Annotated[list[str] | None, typer.Option(help="Only these shards, as in the plan.")] = None,
+    settings: CampaignSettings = None,
     as_json: AsJson = False,
 ) -> None:
     """Build every shard that is not finished and current; exit code 2 if one is left. It may be stopped at any time."""
-    config = load_campaign(campaign)
+    config = load_campaign(campaign, read_settings(settings))
     try:
         with progress_bars() as progress:
             result = run_campaign(
-                config, shard_ids=shard or (), workers=workers, invocation=_invocation(campaign), progress=progress
+                config,
+                shard_ids=shard or (),
+                workers=workers,
+                invocation=RolloutStoreInvocation.of_campaign(campaign, "cli"),
+                progress=progress,
             )
     except KeyboardInterrupt:
-        say("[yellow]interrupted[/]; finished shards stay, and 'rollout-assets campaign run' goes on from there")
+        say(yellow("interrupted"), "; finished shards stay, and 'rollout-assets campaign run' goes on from there")
         raise typer.Exit(130) from None
     show(result, as_json, _show_run)
     exit_unless(result.ok)
@@ -89,12 +124,18 @@ def run(
 @app.command()
 def status(
     campaign: CampaignOption = DEMO_CAMPAIGN,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every byte of every finished shard.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read every byte of every finished shard and promoted version.")
+    ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until every shard is finished.")] = False,
+    settings: CampaignSettings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every planned shard, its state, the reason, and how to go on; exit code 2 if one is not finished."""
-    config = load_campaign(campaign)
+    """Show every planned shard, its state, the reason, and how to go on; exit code 2 if one is not finished.
+
+    Promoted versions are compared with what was published; one that is damaged is named, and gives exit code 2 too.
+    """
+    config = load_campaign(campaign, read_settings(settings))
     if watch and not as_json:
         _watch(config)
         return
@@ -102,12 +143,10 @@ def status(
         source = open_source(config)
     except SourceError as error:
         source = None
-        terminal.err.print(
-            f"[yellow]warning:[/] not compared with the source: {error}", highlight=False, soft_wrap=True
-        )
+        warn(yellow("warning:"), f" not compared with the source: {error}")
     summary = summarize_rollout_shard_campaign(config, source=source, deep=deep)
     show(summary, as_json, _show_status)
-    exit_unless(summary.complete)
+    exit_unless(summary.complete and not summary.barren and not summary.damaged_versions)
 
 
 @app.command()
@@ -115,13 +154,22 @@ def promote(
     campaign: CampaignOption = DEMO_CAMPAIGN,
     partial: Annotated[bool, typer.Option("--partial", help="Leave unfinished shards out.")] = False,
     anew: Annotated[bool, typer.Option("--anew", help="From all shards, not from the last version.")] = False,
+    settings: CampaignSettings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make one store per split from all finished shards and let readers have it, in one step."""
-    config = load_campaign(campaign)
+    """Make one store per split from all finished shards and let readers have it, in one step.
+
+    What is damaged of an earlier version is built again from the shards. After a rollback readers are moved only when
+    `campaign unpin` was called.
+    """
+    config = load_campaign(campaign, read_settings(settings))
     with progress_bars() as progress:
         result = promote_rollout_campaign(
-            config, partial=partial, incremental=not anew, invocation=_invocation(campaign), progress=progress
+            config,
+            partial=partial,
+            incremental=not anew,
+            invocation=RolloutStoreInvocation.of_campaign(campaign, "cli"),
+            progress=progress,
         )
     if as_json:
         print_json(vars(result) | {"version": result.version.name})
@@ -135,12 +183,25 @@ def rollback(
     to: Annotated[str | None, typer.Option(help="This version; default: the one before the current.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let readers have an earlier promoted version again. Nothing is removed."""
+    """Let readers have an earlier promoted version again, until `campaign unpin`. Nothing is removed."""
     version = rollback_promotion(load_campaign(campaign), to)
     if as_json:
         print_json({"version": version.name, "path": version.path})
     else:
-        say(f"[green]{version.name}[/] is current again: {version.path}")
+        say(green(version.name), f" is current again: {version.path}")
+        say("readers stay there, whatever is promoted, until 'rollout-assets campaign unpin'")
+
+
+@app.command()
+def unpin(campaign: CampaignOption = DEMO_CAMPAIGN, as_json: AsJson = False) -> None:
+    """Lift the pin of a rollback: the next promotion lets readers have the newest version again."""
+    pin = unpin_promotion(load_campaign(campaign))
+    if as_json:
+        print_json({"unpinned": None if pin is None else pin.version})
+    elif pin is None:
+        say("nothing is pinned: every promotion moves readers on")
+    else:
+        say(f"no longer: {pin.holds}; the next 'rollout-assets campaign promote' moves them on")
 
 
 @app.command()
@@ -152,12 +213,13 @@ def prune(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove old promoted versions."""
+    """Remove old promoted versions, and damaged ones that are not current."""
     pruned = prune_promoted_versions(load_campaign(campaign), keep, set_aside=set_aside)
     if as_json:
         print_json(pruned)
         return
-    removed = ", ".join((*pruned.versions, *pruned.set_aside)) or "nothing"
+    versions = [f"{name} (damaged)" if name in pruned.damaged else name for name in pruned.versions]
+    removed = ", ".join((*versions, *pruned.set_aside)) or "nothing"
     say(f"removed {removed}; versions left: {', '.join(pruned.kept) or 'none'}")
 
 
@@ -165,23 +227,35 @@ def _show_run(result: CampaignRunResult) -> None:
     """Print what became of the shards of a run: what was set aside, what failed, and the sum."""
     for shard in result.shards:
         for moved in shard.set_aside:
-            say(f"[yellow]set aside[/] {moved.name}: {moved.reason}; now at {moved.path}")
+            say(yellow("set aside"), f" {moved.name}: {moved.reason}; now at {moved.path}")
+        for fault in shard.retried:
+            say(yellow("tried again"), f" {shard.shard_id}, after: {fault}")
         if shard.reason:
-            say(f"[red]{shard.outcome}[/] {shard.shard_id}: {shard.reason}")
+            say(red(shard.outcome), f" {shard.shard_id}: {shard.reason}")
+    show_skipped(result.skipped)
+    _say_absent(result.targets_without_row, "in no row of the source")
+    _say_absent([name for shard in result.shards for name in shard.targets_absent], "not among the boxes of their rows")
     counts = {name: len(result.of(name)) for name in ("built", "already_finished", "busy", "failed")}
     words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
-    records = sum(shard.records for shard in result.shards)
-    say(f"{len(result.shards)} of {result.planned} shards: {words}; {records} records; {result.seconds:.1f} s")
+    say(f"{len(result.shards)} of {result.planned} shards: {words}; {result.records} records; {result.seconds:.1f} s")
+    without = [shard.shard_id for shard in result.shards if shard.outcome in DONE and not shard.records]
+    if result.barren:
+        say(red(NO_RECORD))
+    elif without:
+        say(_without_records(without))
 
 
 def _show_promotion(result: PromotionResult) -> None:
     """Print a promotion: its children and where they are."""
-    for line in result.left_out:
-        say(f"[yellow]left out[/] {line}")
+    for shard in result.left_out:
+        say(yellow("left out"), f" {shard}")
+    for version in result.damaged:
+        say(red("damaged"), f" {version}; it was not used")
     if not result.splits:
-        say(f"[green]{result.store_dir}[/] already holds these shards as {result.version.name}")
+        holds = "is now again" if result.moved else "already holds these shards as"
+        say(green(result.store_dir), f" {holds} {result.version.name}")
         return
-    say(f"[green]{result.store_dir}[/] is now {result.version.name}")
+    say(green(result.store_dir), f" is now {result.version.name}")
     terminal.print_table(
         f"promoted as {result.version.name}",
         ("split", "made", "shards", "new", "seconds"),
@@ -194,7 +268,7 @@ def _watch(config: CampaignConfig, every_s: float = 1.0) -> None:
         with Live(console=terminal.out, refresh_per_second=4) as live:
             while True:
                 summary = summarize_rollout_shard_campaign(config)
-                live.update(Group(_status_table(summary), Text.from_markup(_status_line(summary))))
+                live.update(Group(_status_table(summary), _status_line(summary)))
                 if summary.complete:
                     return
                 time.sleep(every_s)
@@ -213,11 +287,11 @@ def _status_table(summary: RolloutShardCampaignStatus) -> Table:
             shard.shard_id,
             shard.split,
             shard.rows,
-            f"[{_COLOURS[shard.state]}]{shard.state}[/]",
+            coloured(_COLOURS[shard.state], shard.state),
             shard.records,
             None if shard.store_bytes is None else shard.store_bytes / 1e6,
             shard.seconds,
-            escape(shard.reason),
+            shard.reason,
             shard.hint,
         )
         for shard in summary.shards
@@ -226,21 +300,37 @@ def _status_table(summary: RolloutShardCampaignStatus) -> Table:
     return terminal.make_table(f"{summary.campaign}: {summary.output_dir}", columns, rows)
 
 
-def _status_line(summary: RolloutShardCampaignStatus) -> str:
+def _status_line(summary: RolloutShardCampaignStatus) -> Text:
     counts = ", ".join(f"{count} {state}" for state, count in summary.counts().items() if count)
-    lines = [f"{len(summary.shards)} shards: {counts}"]
+    lines = [line(f"{len(summary.shards)} shards: {counts}")]
+    without = [shard.shard_id for shard in summary.shards if shard.records == 0]
+    if summary.barren:
+        lines.append(red(NO_RECORD))
+    elif without:
+        lines.append(_without_records(without))
     if summary.unplanned_rows:
         new = summary.unplanned_rows
-        lines.append(f"[yellow]{len(new)} source row(s) are in no shard yet[/], from {new[0]} on: campaign plan")
-    if summary.behind and summary.complete:
-        lines.append(f"[yellow]not all is promoted[/]: {summary.behind}: campaign promote")
-    return "\n".join(lines)
+        unplanned = yellow(f"{counted(len(new), 'source row')} in no shard yet")
+        lines.append(line(unplanned, f", from {new[0]} on: campaign plan"))
+    for version in summary.damaged_versions:
+        lines += [line(red("damaged"), f": {problem}: {version.hint}") for problem in version.problems]
+    if summary.pin is not None:
+        lines.append(line(yellow("pinned"), f": {summary.pin.holds}: campaign unpin lifts it"))
+    elif summary.behind and summary.complete:
+        lines.append(line(yellow("not all is promoted"), f": {summary.behind}: campaign promote"))
+    return Text("\n").join(lines)
 
 
-def _invocation(campaign: str) -> RolloutStoreInvocation:
-    path = Path(campaign)
-    argv = ["rollout-assets", *sys.argv[1:]]
-    return RolloutStoreInvocation.from_cli(argv, path) if path.is_file() else RolloutStoreInvocation("cli", tuple(argv))
+def _without_records(shard_ids: Sequence[str]) -> Text:
+    return line(yellow(f"{counted(len(shard_ids), 'shard')} without a record"), f": {', '.join(shard_ids)}")
+
+
+def _say_absent(target_ids: Sequence[str], where: str) -> None:
+    """Name the explicit targets that give nothing, because they are not there."""
+    if target_ids:
+        more = f" and {len(target_ids) - SHOWN_TARGETS} more" if len(target_ids) > SHOWN_TARGETS else ""
+        listed = ", ".join(target_ids[:SHOWN_TARGETS])
+        say(yellow(f"{counted(len(target_ids), 'explicit target')} {where}"), f": {listed}{more}")
 
 
 def _hours(hours: float) -> str:

@@ -14,10 +14,11 @@ from rollout_assets.collection.configs import CollectCommandConfig, read_collect
 from rollout_assets.collection.coverage import INTERRUPTED, CollectionReport
 from rollout_assets.collection.e2e import collect_from_command
 from rollout_assets.commands.aggregate import show_metrics
-from rollout_assets.commands.settings import read_setting
-from rollout_assets.commands.terminal import AsJson, err, print_json, progress_bars, say, show
-from rollout_assets.config import load_campaign
+from rollout_assets.commands.settings import key_or_index, read_settings
+from rollout_assets.commands.terminal import AsJson, green, print_json, progress_bars, red, say, show, warn, yellow
+from rollout_assets.config import load_campaign, merge_tables
 from rollout_assets.errors import ConfigError
+from rollout_assets.files import file_lock
 
 Split = Literal["train", "validation", "benchmark"]
 
@@ -52,6 +53,9 @@ def collect(
         Path | None, typer.Option(help="Also write the records into a rollout store.", metavar="OUT.zarr")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an output that is there.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Go on, and also run again what failed for good.")
+    ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Set any other key of the TOML file; may be given again.", metavar="KEY=VALUE"),
@@ -68,7 +72,8 @@ def collect(
     """Run many rollouts and keep each as a JSON line: in this process, from servers, or from servers started for it.
 
     Exit code 0 when every request has a result, 3 when some failed for good, 130 when stopped. Stop and go on at will:
-    `--resume` never runs a request twice and refuses inputs or a campaign that have changed.
+    `--resume` never runs a request twice, leaves alone what failed for good, and refuses inputs or a campaign that have
+    changed.
     """
     if example:
         typer.echo((resources.files("rollout_assets.collection") / "example.toml").read_text("utf-8"), nl=False)
@@ -81,7 +86,8 @@ def collect(
         "limit": limit,
         "num_repeats": None if repeats is None else _repeats(repeats),
         "store_dir": store,
-        "resume_from_cache": resume or None,
+        "resume_from_cache": resume or retry_failed or None,
+        "retry_failed": retry_failed or None,
     }
     values |= {name: value for name, value in overrides.items() if value is not None} | _servers(servers)
     if write_requests is not None:
@@ -94,7 +100,7 @@ def collect(
         with progress_bars() as progress:
             report = collect_from_command(config, progress)
     except KeyboardInterrupt:
-        err.print("[yellow]interrupted[/]; what is done stays, and --resume goes on from there", highlight=False)
+        warn(yellow("interrupted"), "; what is done stays, and --resume goes on from there")
         raise typer.Exit(INTERRUPTED) from None
     prepared, collected = report.prepared, report.collected
     if as_json:
@@ -112,24 +118,14 @@ def _values(file: Path | None, settings: list[str]) -> dict[str, Any]:
         values = read_collection_file(file)
     else:
         values = {"input_jsonl_fpath": file}
-    for setting in settings:
-        _merge(values, read_setting(setting))
-    return values
-
-
-def _merge(values: dict[str, Any], changes: dict[str, Any]) -> None:
-    for name, value in changes.items():
-        if isinstance(value, dict) and isinstance(values.get(name), dict):
-            _merge(values[name], value)
-        else:
-            values[name] = value
+    return merge_tables(values, read_settings(settings))
 
 
 def _servers(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
-    if text.isdigit():
-        return {"num_servers": int(text), "server_urls": ()}
+    if isinstance(count := key_or_index(text.strip()), int):
+        return {"num_servers": count, "server_urls": ()}
     return {"num_servers": None, "server_urls": tuple(part.strip() for part in text.split(","))}
 
 
@@ -148,10 +144,10 @@ def _write_requests(path: Path, values: dict[str, Any], as_json: bool) -> None:
     config = CollectCommandConfig(**{"output_jsonl_fpath": path, **values})
     if config.campaign is None or config.input_jsonl_fpath is not None:
         raise ConfigError("--write-requests takes a campaign's requests; give it with --campaign, and no other file")
-    with progress_bars() as progress:
+    with file_lock(config.lock_fpath, str(path)), progress_bars() as progress:
         inputs = CampaignInputs(load_campaign(config.campaign), config.split, path)
         prepared = inputs.write(reuse=config.reuse_existing_data_preparation, progress=progress)
-    show(prepared, as_json, lambda prepared: say(f"[green]{path}[/]: {_prepared_line(prepared)}"))
+    show(prepared, as_json, lambda prepared: say(green(path), f": {_prepared_line(prepared)}"))
 
 
 def _show(prepared: PreparedInputs | None, report: CollectionReport) -> None:
@@ -159,17 +155,17 @@ def _show(prepared: PreparedInputs | None, report: CollectionReport) -> None:
         say(f"requests: {_prepared_line(prepared)}")
     if report.metrics is not None:
         show_metrics(json.loads(report.metrics.read_bytes()))
-    colour = "green" if report.coverage.complete else "yellow"
+    colour = green if report.coverage.complete else yellow
     cached = f", {report.cached:,} of them before" if report.cached else ""
-    say(f"[{colour}]{report.output}[/]: {report.coverage.line()}{cached}")
+    say(colour(report.output), f": {report.coverage.line()}{cached}")
     if report.failures is not None:
-        say(f"[red]{report.failures}[/] says why requests failed; --resume tries them again")
+        say(red(report.failures), " says why requests failed; --retry-failed runs them again")
     if report.gave_up:
-        say("[red]gave up[/]: too many requests in a row had no answer; the rest was not tried")
+        say(red("gave up"), ": too many requests in a row had no answer; the rest was not tried")
     if report.interrupted:
-        say("[yellow]stopped[/]; --resume goes on from there")
+        say(yellow("stopped"), "; --resume goes on from there")
     if report.store is not None:
-        say(f"[green]{report.store}[/]: the records as a store, deeply validated")
+        say(green(report.store), ": the records as a store, deeply validated")
     say(f"{report.seconds:.1f} s, {report.rollouts_per_second:.1f} rollouts/s")
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rollout_assets.commands.demo import build_source
-from rollout_assets.commands.headless import run_headless, show_headless
+from rollout_assets.commands.headless import Workers, run_headless, show_headless
 from rollout_assets.commands.junit import write_junit
 from rollout_assets.commands.terminal import AsJson, CampaignOption, exit_unless, progress_bars, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, data_home, load_campaign
@@ -40,7 +40,7 @@ def ui(
 
 def ci(
     campaign: CampaignOption = DEMO_CAMPAIGN,
-    workers: Annotated[int | None, typer.Option(help="Processes that build shards; default: one per core.")] = None,
+    workers: Workers = None,
     junit: Annotated[Path | None, typer.Option(help="Also write the runs and checks as JUnit XML.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated
-
-import typer
 
 from rollout_assets.campaigns.funnel import FunnelStage, campaign_funnel
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.plan import open_source
 from rollout_assets.campaigns.versions import current_version
-from rollout_assets.commands.headless import run_headless, show_headless
+from rollout_assets.commands.headless import Workers, run_headless, show_headless
 from rollout_assets.commands.source import show_store
 from rollout_assets.commands.terminal import (
     AsJson,
     CampaignOption,
     exit_unless,
+    green,
     print_json,
     print_table,
     progress_bars,
@@ -34,7 +32,7 @@ DEMO_SNIPPETS = 2
 
 def demo(
     campaign: CampaignOption = DEMO_CAMPAIGN,
-    workers: Annotated[int | None, typer.Option(help="Processes that build shards; default: one per core.")] = None,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Go all the way through Dagster: synthetic homes, shards with their checks, one promoted store per split.
@@ -65,7 +63,7 @@ def demo(
     show_funnel(funnel)
     for report in reports:
         say(f"report: {report}")
-    say(f"{layout.promoted} -> {version.name}: [green]deeply valid[/]; {seconds:.0f} s in all")
+    say(f"{layout.promoted} -> {version.name}: ", green("deeply valid"), f"; {seconds:.0f} s in all")
 
 
 def show_funnel(funnel: Sequence[FunnelStage]) -> None:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
-from rollout_assets.commands.terminal import print_table, progress_bars, say
+import typer
+
+from rollout_assets.commands.terminal import green, print_table, progress_bars, red, say, show_skipped, yellow
 from rollout_assets.defs.headless import HeadlessResult, materialize_campaign
 
-LEVELS = {"ERROR": "[red]error[/]", "WARN": "[yellow]warning[/]"}
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", help="Processes that build shards; default: one per core.", min=1, max=256),
+]
+
+LEVELS = {"ERROR": red("error"), "WARN": yellow("warning")}
 """Level of a check -> how one that did not pass is announced."""
 
 
@@ -29,9 +37,10 @@ def show_headless(result: HeadlessResult) -> None:
     )
     for run in result.runs:
         if not run.ok:
-            say(f"[red]failed[/] {run.name}: {run.error}")
+            say(red("failed"), f" {run.name}: {run.error}")
         for level, word in LEVELS.items():
             for check in run.failed_checks(level):
-                say(f"{word} {run.name} {check.asset}.{check.check}: {check.evidence}")
-    verdict = "[green]passed[/]" if result.ok else "[red]not passed[/]"
-    say(f"{result.campaign}: {verdict}; {result.seconds:.1f} s; 'rollout-assets ui' shows every run")
+                say(word, f" {run.name} {check.asset}.{check.check}: {check.evidence}")
+    show_skipped(result.skipped)
+    verdict = green("passed") if result.ok else red("not passed")
+    say(f"{result.campaign}: ", verdict, f"; {result.seconds:.1f} s; 'rollout-assets ui' shows every run")

@@ -13,15 +13,25 @@ from pydantic import ValidationError
 
 from rollout_assets import rollouts
 from rollout_assets.commands.frames import AsCsv, show_frame, show_records
-from rollout_assets.commands.opened_store import Campaign, Rollout, Store, open_store, required_campaign
+from rollout_assets.commands.opened_store import Campaign, Rollout, Split, Store, open_store, required_campaign
 from rollout_assets.commands.settings import read_setting
-from rollout_assets.commands.terminal import AsJson, exit_unless, print_json, print_table, progress_bars, say, show
+from rollout_assets.commands.terminal import (
+    AsJson,
+    exit_unless,
+    green,
+    print_json,
+    print_table,
+    progress_bars,
+    red,
+    say,
+    show,
+)
 from rollout_assets.config import RolloutSuspiciousQueryConfig, load_campaign
 from rollout_assets.config.problems import problems_text
-from rollout_assets.errors import ConfigError
+from rollout_assets.errors import ConfigError, counted
 from rollout_assets.inspection.context import require_row
-from rollout_assets.inspection.inventory import GROUP_FILE
 from rollout_assets.inspection.suspicious import KINDS, recorded_thresholds
+from rollout_assets.parsing import refuse_long_pattern
 
 app = typer.Typer(
     help="See what is in a rollout store, what was lost on the way, and what looks wrong.", no_args_is_help=True
@@ -37,22 +47,14 @@ Step = Annotated[int | None, typer.Option("--step", help="Only this step row.", 
 
 @app.command()
 def inventory(
-    places: Annotated[
-        list[Path], typer.Argument(help="Stores, or directories to look for stores in.", metavar="PATH…")
-    ],
+    places: Annotated[list[Path], typer.Argument(help="Stores, or directories to look for stores in.", metavar="PATH")],
     pattern: Annotated[str, typer.Option(help="Which directories are stores.")] = "**/*.zarr",
     validate: Annotated[bool, typer.Option("--validate/--no-validate", help="Also check every store.")] = True,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
     """Every store below some directories: schema, validity, counts, lineage, size."""
-    paths = [
-        path
-        for place in places
-        for path in (
-            [place] if (place / GROUP_FILE).is_file() else rollouts.discover_rollout_store_paths(place, pattern)
-        )
-    ]
+    paths = [path for place in places for path in _stores_at(place, pattern)]
     with progress_bars() as progress:
         frame = rollouts.rollout_store_inventory_rows(paths, validate=validate, progress=progress)
     shown = (
@@ -68,13 +70,13 @@ def inventory(
         "bytes",
         "files",
     )
-    show_frame(f"{len(paths)} stores", frame, shown, as_json, as_csv)
+    show_frame(f"{frame.height} stores", frame, shown, as_json, as_csv)
 
 
 @app.command()
-def waterfall(store: Store, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+def waterfall(store: Store, split: Split = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """From the full shell to what was selected: how many views are left after each stage."""
-    show_frame("validity waterfall", rollouts.validity_waterfall_rows(open_store(store)), None, as_json, as_csv)
+    show_frame("validity waterfall", rollouts.validity_waterfall_rows(open_store(store, split)), None, as_json, as_csv)
 
 
 @app.command()
@@ -83,20 +85,24 @@ def groups(
     by: Annotated[
         str, typer.Option(help="position, strategy, reason, policy, recipe, scene, target_class, …")
     ] = "position",
+    split: Split = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
     """Validity and gains of candidates by one category."""
-    frame = rollouts.candidate_group_summary_rows(open_store(store), by)  # type: ignore[arg-type]  # checked there
+    reader = open_store(store, split)
+    frame = rollouts.candidate_group_summary_rows(reader, by)  # type: ignore[arg-type]  # checked there
     shown = [by, "count", "actor_valid", "q_train", "selected"]
     shown += [f"root_gain_{part}" for part in ("mean", "std", "min", "median", "max")]
     show_frame(f"candidates by {by}", frame, shown, as_json, as_csv)
 
 
 @app.command()
-def targets(store: Store, limit: Limit = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+def targets(
+    store: Store, split: Split = None, limit: Limit = None, as_json: AsJson = False, as_csv: AsCsv = False
+) -> None:
     """Every target: what the actor saw of it, which ground truth it matched, how many rollouts it got."""
-    frame = rollouts.target_audit_rows(open_store(store))
+    frame = rollouts.target_audit_rows(open_store(store, split))
     shown = (
         "target_row_id",
         "sample_key",
@@ -118,11 +124,12 @@ def candidates(
     rollout: Rollout = None,
     step: Step = None,
     limit: Limit = None,
+    split: Split = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
     """Candidate rows: what the rules measured, the labels, and how likely the policy was to select each."""
-    frame = rollouts.candidate_audit_rows(open_store(store), rollout, step, limit)
+    frame = rollouts.candidate_audit_rows(open_store(store, split), rollout, step, limit)
     shown = (
         "candidate_row_id",
         "rollout_row_id",
@@ -143,10 +150,15 @@ def candidates(
 
 @app.command()
 def steps(
-    store: Store, rollout: Rollout = None, limit: Limit = None, as_json: AsJson = False, as_csv: AsCsv = False
+    store: Store,
+    split: Split = None,
+    rollout: Rollout = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Every step: which views were offered, which one was selected, what it gained."""
-    reader = open_store(store)
+    reader = open_store(store, split)
     frame = rollouts.rollout_step_objective_rows(reader)
     if rollout is not None:
         require_row(reader, "rollouts", rollout)
@@ -170,9 +182,9 @@ def steps(
 
 
 @app.command()
-def tree(store: Store, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+def tree(store: Store, split: Split = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """What each recipe selected at each step, by position family."""
-    frame = rollouts.rollout_tree_summary_rows(open_store(store))
+    frame = rollouts.rollout_tree_summary_rows(open_store(store, split))
     shown = [name for name in frame.columns if name not in ("policy", "strategy", "sources")]
     show_frame("rollout trees", frame, shown, as_json, as_csv)
 
@@ -181,11 +193,13 @@ def tree(store: Store, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
 def depth(
     store: Store,
     limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many images.", min=1)] = 128,
+    split: Split = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
     """Depth images of selected views: valid and far pixels, least, median and greatest depth."""
-    show_frame("selected depth", rollouts.selected_depth_summary_rows(open_store(store), limit), None, as_json, as_csv)
+    frame = rollouts.selected_depth_summary_rows(open_store(store, split), limit)
+    show_frame("selected depth", frame, None, as_json, as_csv)
 
 
 @app.command()
@@ -209,6 +223,7 @@ def suspicious(
         ),
     ] = None,
     limit: Limit = None,
+    split: Split = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
@@ -216,7 +231,7 @@ def suspicious(
     for option, name in [("--kind", kind), *(("--error", name) for name in errors or ())]:
         if name is not None and name not in KINDS:
             raise ConfigError(f"{option}: there is no kind {name!r}; choose one of {', '.join(KINDS)}")
-    reader, weights, skipped = open_store(store), None, "give --campaign to recompute weights from its source"
+    reader, weights, skipped = open_store(store, split), None, "give --campaign to recompute weights from its source"
     if campaign is None:
         thresholds = recorded_thresholds(reader)
     else:
@@ -239,9 +254,9 @@ def suspicious(
 
 
 @app.command()
-def ready(store: Store, as_json: AsJson = False) -> None:
+def ready(store: Store, split: Split = None, as_json: AsJson = False) -> None:
     """Say whether a store is worth training on; exit code 2 when it is not."""
-    readiness = rollouts.training_readiness(open_store(store))
+    readiness = rollouts.training_readiness(open_store(store, split))
     if as_json:
         print_json(
             {"verdict": readiness.verdict, "measures": readiness.measures, "by_policy": readiness.by_policy.to_dicts()}
@@ -257,25 +272,27 @@ def ready(store: Store, as_json: AsJson = False) -> None:
 def explain(
     store: Store,
     candidate: Annotated[int, typer.Argument(help="A candidate row.", metavar="CANDIDATE", min=0)],
+    split: Split = None,
     as_json: AsJson = False,
 ) -> None:
     """Everything about one candidate: rules with measured values and limits, errors, source, mesh, config, commit."""
-    show(rollouts.explain(open_store(store), candidate), as_json, _show_explanation)
+    show(rollouts.explain(open_store(store, split), candidate), as_json, _show_explanation)
 
 
 @app.command()
 def replay(
     store: Store,
     rollout: Annotated[
-        int | None, typer.Argument(help="A rollout row; default: every source row.", metavar="[ROLLOUT]")
+        int | None, typer.Argument(help="A rollout row; default: every source row.", metavar="ROLLOUT")
     ] = None,
     campaign: Campaign = None,
     sources: Annotated[int | None, typer.Option("--sources", help="Only the first source rows.", min=1)] = None,
     tolerance: Tolerance = 0.0,
+    split: Split = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute from lineage and seed, and compare every stored value; exit code 2 when one differs."""
-    reader = open_store(store)
+    reader = open_store(store, split)
     config = required_campaign(reader, campaign)
     if rollout is not None:
         replays = [rollouts.replay(reader, rollout, config, tolerance=tolerance)]
@@ -298,15 +315,16 @@ def second_opinion(
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
     budget: Annotated[float | None, typer.Option(help="Begin no further candidate after so many seconds.")] = None,
     campaign: Campaign = None,
+    split: Split = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
     """Score random candidates again by other means than the oracle's, a second for each; exit code 2 when they differ.
 
-    Rays are Embree's where the extra `second-opinion` is installed, else brute force. `moved` is how far a label moves
-    under noise of `quality.noise_m` on the views' points.
+    Rays are Embree's and distances libigl's where the extra `second-opinion` is installed, else both are brute force.
+    `moved` is how far a label moves under noise of `quality.noise_m` on the views' points.
     """
-    reader = open_store(store)
+    reader = open_store(store, split)
     config = required_campaign(reader, campaign)
     count = config.quality.second_opinions_per_split if limit is None else limit
     with progress_bars() as progress:
@@ -318,8 +336,8 @@ def second_opinion(
     else:
         show_frame("agreement, and moves under noise", opinion.summary, None, False, False)
         show_frame("rows with the largest gaps", opinion.worst.drop("rollout_id"), None, False, False)
-        verdict = "[green]agrees[/]" if opinion.agrees else f"[red]disagrees on {opinion.findings.height} label(s)[/]"
-        say(f"{verdict}: {opinion.scope}")
+        disagreeing = counted(opinion.findings.height, "label")
+        say(green("agrees") if opinion.agrees else red(f"disagrees on {disagreeing}"), f": {opinion.scope}")
     exit_unless(opinion.agrees)
 
 
@@ -329,11 +347,12 @@ def diff(
     b: Annotated[str, typer.Argument(help="Another store.", metavar="B")],
     tolerance: Tolerance = 0.0,
     depth: Annotated[bool, typer.Option("--depth/--no-depth", help="Also compare depth images.")] = True,
+    split: Split = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
     """Compare two stores row by row: rows, masks, labels, lineage, depth; exit code 2 when they differ."""
-    result = rollouts.diff_stores(open_store(a), open_store(b), tolerance=tolerance, depth=depth)
+    result = rollouts.diff_stores(open_store(a, split), open_store(b, split), tolerance=tolerance, depth=depth)
     if as_json:
         print_json(
             {"a": a, "b": b, "rows_compared": result.rows_compared, "differences": result.differences.to_dicts()}
@@ -342,8 +361,17 @@ def diff(
         show_frame(f"a = {a}, b = {b}", result.differences, None, False, as_csv)
     if not as_json and not as_csv:
         compared = ", ".join(f"{count:,} {table}" for table, count in result.rows_compared.items())
-        say(f"{'[green]equal[/]' if result.equal else '[red]different[/]'}: compared {compared}")
+        say(green("equal") if result.equal else red("different"), f": compared {compared}")
     exit_unless(result.equal)
+
+
+def _stores_at(place: Path, pattern: str) -> list[Path]:
+    """The stores at a place; a pattern that is none is refused."""
+    refuse_long_pattern(pattern)
+    try:
+        return rollouts.discover_rollout_store_paths(place, pattern)
+    except (ValueError, NotImplementedError) as error:  # what Path.glob raises for a pattern that is none
+        raise ConfigError(f"--pattern must be a relative pattern such as **/*.zarr, got {pattern!r}: {error}") from None
 
 
 def _with_settings(
@@ -387,8 +415,8 @@ def _show_replays(replays: Sequence[rollouts.Replay], as_json: bool) -> None:
         for replay in differing:
             show_frame(f"{replay.subject}: stored is a, recomputed is b", replay.differences, None, False, False)
         compared = sum((Counter(replay.diff.rows_compared) for replay in replays), Counter())
-        verdict = f"[red]{len(differing)} of {len(replays)} differ[/]" if differing else "[green]identical[/]"
-        say(f"{verdict}: {compared['rollouts']:,} rollouts, {compared['candidates']:,} candidates recomputed")
+        verdict = red(f"{len(differing)} of {len(replays)} differ") if differing else green("identical")
+        say(verdict, f": {compared['rollouts']:,} rollouts, {compared['candidates']:,} candidates recomputed")
     exit_unless(not differing)
 
 

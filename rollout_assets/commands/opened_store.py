@@ -7,11 +7,15 @@ from typing import Annotated
 import typer
 
 from rollout_assets.config import CampaignConfig, load_campaign
-from rollout_assets.errors import ConfigError, StoreError
+from rollout_assets.errors import ConfigError
 from rollout_assets.inspection.provenance import recorded_campaign
-from rollout_assets.rollouts.zarr_store import ROLLOUT_ZARR_SCHEMA_ID, RolloutZarrStoreReader
+from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
+from rollout_assets.rollouts.zarr_store.open_store import split_location
 
 Store = Annotated[str, typer.Argument(help="The store's directory, or an fsspec URL.", metavar="STORE")]
+Split = Annotated[
+    str | None, typer.Option("--split", help="The split to look at, where STORE is a promoted store.", metavar="SPLIT")
+]
 Rollout = Annotated[int | None, typer.Option("--rollout", help="Only this rollout row.", min=0)]
 Campaign = Annotated[
     str | None,
@@ -24,14 +28,9 @@ Campaign = Annotated[
 ]
 
 
-def open_store(store: str) -> RolloutZarrStoreReader:
-    """The rollout store at a place; anything else there is refused with one clear line."""
-    reader = RolloutZarrStoreReader(store)
-    schema_id = reader.attributes.get("schema_id")
-    if schema_id != ROLLOUT_ZARR_SCHEMA_ID:
-        hint = "" if reader.attributes else "; give one of the stores below it"
-        raise StoreError(f"{store}: is not a rollout store: schema id is {schema_id!r}{hint}")
-    return reader
+def open_store(store: str, split: str | None = None) -> RolloutZarrStoreReader:
+    """The rollout store at a place, or of a split of the promoted store there; anything else is refused."""
+    return RolloutZarrStoreReader(split_location(store, split))
 
 
 def campaign_of(reader: RolloutZarrStoreReader, campaign: str | None) -> CampaignConfig | None:

@@ -10,12 +10,15 @@ from typing import Annotated
 import typer
 
 from rollout_assets.campaigns.plan import open_source
-from rollout_assets.commands.terminal import AsJson, CampaignOption, print_table, say, show
+from rollout_assets.commands.settings import CampaignSettings, key_or_index, read_settings
+from rollout_assets.commands.terminal import AsJson, CampaignOption, coloured, print_table, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.errors import ConfigError
+from rollout_assets.files import naming
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
 from rollout_assets.rollouts.step_table import StepRow, step_rows
+from rollout_assets.rollouts.target_sources import ExplicitTargets
 from rollout_assets.rollouts.trace import recipe_and_chain
 from rollout_assets.targets.matching import TargetMatch
 
@@ -23,36 +26,49 @@ from rollout_assets.targets.matching import TargetMatch
 def rollout(
     sample: Annotated[str, typer.Argument(help="Index or key of a source row.", metavar="SAMPLE")],
     campaign: CampaignOption = DEMO_CAMPAIGN,
-    target: Annotated[int, typer.Option(help="Rank of the target, 0 is the best.")] = 0,
+    target: Annotated[
+        str, typer.Option(help="Rank of the target, 0 is the best; or the id of any target.", metavar="RANK|ID")
+    ] = "0",
     recipe: Annotated[str | None, typer.Option(help="Only this recipe of the campaign; default: all of them.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Write a 3-D page of the last recipe's best chain.", metavar="FILE.html")
     ] = None,
+    settings: CampaignSettings = None,
     as_json: AsJson = False,
 ) -> None:
     """Run one root: pick a target, offer views, score them, take one, go on; and show every step.
 
     `gain` and `total` are root gains: the share of the error at the root that a view, or all so far, took away.
     """
-    config = _only(load_campaign(campaign), recipe)
+    config = _only(load_campaign(campaign, read_settings(settings)), recipe)
     if plot is not None:
         from rollout_assets.reports import rollout_picture  # pictures need the reports extra
 
         rollout_picture.refuse_other_pages(plot)
     store = open_source(config)
-    generator = RolloutGenerator(config, store)
-    row = store.row(int(sample) if sample.isdigit() else sample)
+    named = ":" in target
+    generator = RolloutGenerator(config, store, ExplicitTargets((target,)) if named else None)
+    row = store.row(key_or_index(sample))
     prepared = generator.prepare(row)
-    chosen = _target(prepared, target, row.sample_key)
+    chosen = _target(prepared, 0 if named else _rank(target), row.sample_key)
     records = list(generator.records_of(replace(prepared, targets=(chosen,))))
     steps = [step for record in records for step in step_rows(record)]
     show(steps, as_json, lambda steps: _show(chosen.match, steps))
     if plot is not None:
-        scene, points_world = chosen.oracle_state.scene, chosen.actor.points_world
         chain = records[-1].chains[0]
-        rollout_picture.plot_rollout(records[-1], chain, scene.vertices, scene.faces, points_world, plot)
+        root_pose, points_world = records[-1].root.pose_world_camera, chosen.actor.points_world
+        around = rollout_picture.Surroundings.of(chosen.oracle_state, points_world, root_pose, chain, generator.scorer)
+        with naming(plot):
+            rollout_picture.plot_rollout(records[-1], chain, around, plot)
         if not as_json:
             say(f"wrote {plot}")
+
+
+def _rank(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"--target must be a rank such as 0, or a target's id, got {text!r}") from None
 
 
 def _target(sample: PreparedSample, rank: int, sample_key: str) -> TargetedRoot:
@@ -80,8 +96,10 @@ def _only(config: CampaignConfig, recipe: str | None) -> CampaignConfig:
 def _show(match: TargetMatch, steps: Sequence[StepRow]) -> None:
     target = match.target
     say(
-        f"target [bold]{target.target_id}[/]: {target.class_name}, score {target.score:.3f}, "
-        f"{target.semidense_support_count} points, {match.status} with IoU {match.iou:.2f}"
+        "target ",
+        coloured("bold", target.target_id),
+        f": {target.class_name}, score {target.score:.3f}, "
+        f"{target.semidense_support_count} points, {match.status} with IoU {match.iou:.2f}",
     )
     print_table(
         "steps",

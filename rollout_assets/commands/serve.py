@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from rollout_assets.commands.terminal import CampaignOption, err, say
+from rollout_assets.commands.terminal import CampaignOption, say, warn
 from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
 from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import ConfigError
@@ -30,7 +30,7 @@ def serve(
     max_in_flight: Annotated[
         int, typer.Option(help="Rollouts accepted at a time; further ones are asked to come again.", min=1)
     ] = 256,
-    max_body_mib: Annotated[int, typer.Option(help="Largest request body, in MiB.", min=1)] = 16,
+    max_body_mib: Annotated[int, typer.Option(help="Largest request body, in MiB.", min=1, max=2_047)] = 16,
     shutdown_s: Annotated[
         float, typer.Option(help="Seconds that requests under way get when the server stops.", min=0.1)
     ] = 10.0,
@@ -62,9 +62,9 @@ def serve(
             publish_bytes(ready_file, f"{url}\n".encode())
 
     with bind(options) as listener:
-        err.print("warming up …", highlight=False)
+        warn("warming up …")
         run_server(RolloutService(config), options, listener, on_ready)
-    err.print("stopped", highlight=False)
+    warn("stopped")
 
 
 def _options(**values: Any) -> ServerOptions:

@@ -8,9 +8,21 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from rollout_assets.commands.terminal import AsJson, exit_unless, print_table, progress_bars, say, show
+from rollout_assets.commands.settings import key_or_index
+from rollout_assets.commands.terminal import (
+    AsJson,
+    exit_unless,
+    green,
+    print_table,
+    progress_bars,
+    red,
+    say,
+    show,
+    yellow,
+)
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError, counted
+from rollout_assets.files import naming
 from rollout_assets.sources.audit import StoreAudit, audit_store
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.summary import StoreSummary, summarise_store
@@ -27,7 +39,7 @@ MeshDirs = Annotated[
 Furniture = Annotated[
     Path | None, typer.Option("--furniture", help="Place the mesh files of this folder instead of built-in furniture.")
 ]
-Workers = Annotated[int | None, typer.Option("--workers", help="Processes; default: one per core.")]
+Workers = Annotated[int | None, typer.Option("--workers", help="Processes; default: one per core.", min=1, max=256)]
 
 
 @app.command()
@@ -100,7 +112,8 @@ def info(
     if plot is not None:
         from rollout_assets.reports.source_picture import plot_sample  # loads plotly, which only a picture needs
 
-        plot_sample(opened, opened.row(int(sample) if sample.isdigit() else sample), plot)
+        with naming(plot):
+            plot_sample(opened, opened.row(key_or_index(sample)), plot)
         if not as_json:
             say(f"wrote {plot}")
 
@@ -123,11 +136,11 @@ def show_store(opened: VinOfflineStore, as_json: bool = False) -> None:
 
 def _show_audit(store: Path, audit: StoreAudit) -> None:
     for warning in audit.warnings:
-        say(f"[yellow]warning[/]: {warning}")
+        say(yellow("warning"), f": {warning}")
     for problem in audit.problems:
-        say(f"[red]problem[/]: {problem}")
-    verdict = "[green]ok[/]" if audit.ok else f"[red]{counted(len(audit.problems), 'problem')}[/]"
-    say(f"{verdict}: {store}, {audit.num_rows} rows")
+        say(red("problem"), f": {problem}")
+    verdict = green("ok") if audit.ok else red(counted(len(audit.problems), "problem"))
+    say(verdict, f": {store}, {audit.num_rows} rows")
 
 
 def _show_scenes(summary: StoreSummary) -> None:
@@ -138,13 +151,15 @@ def _show_scenes(summary: StoreSummary) -> None:
     )
     splits = ", ".join(f"{count} {split}" for split, count in summary.rows_per_split.items())
     total = sum(summary.rows_per_split.values())
-    place = f"{len(summary.scenes)} scenes in {summary.num_shards} shards"
+    scenes = len({scene.scene_id for scene in summary.scenes})
+    place = f"{counted(scenes, 'scene')} in {counted(summary.num_shards, 'shard')}"
     say(f"{total} rows ({splits}) of {place}; points, boxes and poses are means per row")
 
 
 def _show_summary(summary: SyntheticSummary) -> None:
     say(
-        f"[green]{summary.store_dir}[/]: {summary.new_samples} new rows in {summary.new_shards} shards "
+        green(summary.store_dir),
+        f": {summary.new_samples} new rows in {summary.new_shards} shards "
         f"({summary.new_scenes} new scenes); now {summary.num_samples} rows, {summary.num_train} train and "
-        f"{summary.num_val} val; {summary.seconds:.1f} s"
+        f"{summary.num_val} val; {summary.seconds:.1f} s",
     )

@@ -8,14 +8,20 @@ from typing import Annotated
 import typer
 
 from rollout_assets.commands.frames import plain
-from rollout_assets.commands.opened_store import Store
-from rollout_assets.commands.terminal import AsJson, exit_unless, print_json, print_table, say, show
-from rollout_assets.reports.schema_page import schema_markdown
-from rollout_assets.rollouts.zarr_store import (
-    ROLLOUT_ZARR_SCHEMA_VERSION,
-    RolloutZarrStoreReader,
-    validate_rollout_zarr_store,
+from rollout_assets.commands.opened_store import Split, Store, open_store
+from rollout_assets.commands.terminal import (
+    AsJson,
+    columns_that_fit,
+    exit_unless,
+    print_json,
+    print_table,
+    say,
+    show,
 )
+from rollout_assets.errors import counted
+from rollout_assets.reports.schema_page import schema_markdown
+from rollout_assets.rollouts.zarr_store import ROLLOUT_ZARR_SCHEMA_VERSION, validate_rollout_zarr_store
+from rollout_assets.rollouts.zarr_store.open_store import split_location
 from rollout_assets.rollouts.zarr_store.summary import StoreInfo, export_table, schema_rows, store_info
 from rollout_assets.rollouts.zarr_store.summary import head as first_rows
 
@@ -26,9 +32,9 @@ Columns = Annotated[list[str] | None, typer.Option("--column", help="Only this c
 
 
 @app.command()
-def info(store: Store, as_json: AsJson = False) -> None:
+def info(store: Store, split: Split = None, as_json: AsJson = False) -> None:
     """What a store holds and where it came from."""
-    show(store_info(RolloutZarrStoreReader(store)), as_json, _show_info)
+    show(store_info(open_store(store, split)), as_json, _show_info)
 
 
 def _show_info(facts: StoreInfo) -> None:
@@ -42,21 +48,23 @@ def _show_info(facts: StoreInfo) -> None:
 @app.command()
 def validate(
     store: Store,
+    split: Split = None,
     deep: Annotated[
         bool, typer.Option("--deep", help="Also decode depth and hash the content of every array.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a store against the schema, the rules and itself; exit code 2 if anything is wrong."""
-    result = validate_rollout_zarr_store(store, deep=deep)
+    place = split_location(store, split)
+    result = validate_rollout_zarr_store(place, deep=deep)
     if as_json:
         print_json({"ok": result.ok, "counts": result.counts(), **vars(result)})
     elif result.ok:
         depth = "deep" if deep else "without --deep"
-        say(f"{store}: nothing wrong in {result.num_candidates:,} candidate rows ({depth})")
+        say(f"{place}: nothing wrong in {result.num_candidates:,} candidate rows ({depth})")
     else:
         rows = [(f.check, f.where, f.row, f.count, f.problem, f.value) for f in result.findings]
-        print_table(f"{store}: {len(rows)} findings", ("check", "where", "row", "rows", "problem", "got"), rows)
+        print_table(f"{place}: {len(rows)} findings", ("check", "where", "row", "rows", "problem", "got"), rows)
     exit_unless(result.ok)
 
 
@@ -82,16 +90,21 @@ def schema(
 def head(
     store: Store,
     table: TableName,
+    split: Split = None,
     rows: Annotated[int, typer.Option("--rows", "-n", help="How many.", min=1)] = 10,
     column: Columns = None,
     as_json: AsJson = False,
 ) -> None:
     """The first rows of a table, strings decoded."""
-    frame = first_rows(RolloutZarrStoreReader(store), table, rows, column)
+    frame = first_rows(open_store(store, split), table, rows, column)
     if as_json:
         print_json([{name: plain(value) for name, value in row.items()} for row in frame.rows(named=True)])
         return
-    print_table(f"{table}, first {len(frame)} rows", frame.columns, [tuple(map(_short, row)) for row in frame.rows()])
+    rows_shown = [tuple(map(_short, row)) for row in frame.rows()]
+    count = columns_that_fit(frame.columns, rows_shown)
+    left_out = f"; {len(frame.columns) - count} more columns: --column or --json" if count < len(frame.columns) else ""
+    title = f"{table}, first {counted(len(frame), 'row')}{left_out}"
+    print_table(title, frame.columns[:count], [row[:count] for row in rows_shown])
 
 
 @app.command()
@@ -99,11 +112,12 @@ def export(
     store: Store,
     table: TableName,
     destination: Annotated[Path, typer.Argument(help="A file ending in .parquet or .csv.", metavar="FILE")],
+    split: Split = None,
     column: Columns = None,
     ids: Annotated[bool, typer.Option("--ids", help="Keep dictionary ids instead of their strings.")] = False,
 ) -> None:
     """Write a table to a Parquet or CSV file."""
-    count = export_table(RolloutZarrStoreReader(store), table, destination, columns=column, decode=not ids)
+    count = export_table(open_store(store, split), table, destination, columns=column, decode=not ids)
     say(f"{destination}: {count:,} rows of {table}")
 
 

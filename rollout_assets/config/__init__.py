@@ -2,7 +2,15 @@
 
 from rollout_assets.config.campaign import CampaignConfig
 from rollout_assets.config.hashing import canonical_hash, canonical_json
-from rollout_assets.config.reading import DEMO_CAMPAIGN, data_home, load_campaign, shipped_campaigns
+from rollout_assets.config.reading import (
+    DEMO_CAMPAIGN,
+    CampaignText,
+    data_home,
+    load_campaign,
+    merge_tables,
+    read_campaign_text,
+    shipped_campaigns,
+)
 from rollout_assets.config.section import (
     ConfigSection,
     Count,
@@ -10,14 +18,22 @@ from rollout_assets.config.section import (
     Fraction,
     Natural,
     NonNegative,
+    Number,
+    Pixels,
     Positive,
     Seconds,
+    Seed,
     Slug,
+    SmallCount,
+    UsablePath,
+    Whole,
+    hashed_when_set,
     unhashed,
 )
 from rollout_assets.config.sections import (
     DEFAULT_MIXTURE,
     DEFAULT_RECIPES,
+    AutomationConfig,
     Branching,
     CandidateConfig,
     CandidateRules,
@@ -38,13 +54,17 @@ from rollout_assets.config.sections import (
     SuspiciousKind,
     TargetConfig,
 )
+from rollout_assets.config.starting_file import commented_toml
+from rollout_assets.config.toml_text import toml_text
 
 __all__ = [
     "DEFAULT_MIXTURE",
     "DEFAULT_RECIPES",
     "DEMO_CAMPAIGN",
+    "AutomationConfig",
     "Branching",
     "CampaignConfig",
+    "CampaignText",
     "CandidateConfig",
     "CandidateRules",
     "ConfigSection",
@@ -54,28 +74,39 @@ __all__ = [
     "MixtureComponent",
     "Natural",
     "NonNegative",
+    "Number",
     "OracleConfig",
     "Orientation",
+    "Pixels",
     "PositionMode",
     "Positive",
     "QualityConfig",
     "RolloutRecipeConfig",
     "RolloutSuspiciousQueryConfig",
     "Seconds",
+    "Seed",
     "SelectedDepthRetentionConfig",
     "SelectionPolicy",
     "ShardConfig",
     "Slug",
+    "SmallCount",
     "SourceConfig",
     "Split",
     "StochasticBranching",
     "StoreConfig",
     "SuspiciousKind",
     "TargetConfig",
+    "UsablePath",
+    "Whole",
     "canonical_hash",
     "canonical_json",
+    "commented_toml",
     "data_home",
+    "hashed_when_set",
     "load_campaign",
+    "merge_tables",
+    "read_campaign_text",
     "shipped_campaigns",
+    "toml_text",
     "unhashed",
 ]

@@ -1,19 +1,21 @@
 """One campaign: every section that decides what is written, and the four digests of them.
 
 A hash is SHA-256 over canonical JSON (sorted keys, no whitespace, every default written out). Fields that cannot change
-a stored byte, such as paths, devices and batch sizes, are marked ``unhashed`` and left out.
+a stored byte, such as paths, devices and batch sizes, are marked ``unhashed`` and left out. Options that were added
+later are marked ``hashed_when_set`` and left out while they have their default.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from rollout_assets.config.hashing import canonical_hash
-from rollout_assets.config.section import ConfigSection, Slug, unhashed
+from rollout_assets.config.section import ConfigSection, Seed, Slug, unhashed
 from rollout_assets.config.sections import (
     DEFAULT_RECIPES,
+    AutomationConfig,
     CandidateConfig,
     OracleConfig,
     QualityConfig,
@@ -26,12 +28,15 @@ from rollout_assets.config.sections import (
     TargetConfig,
 )
 
+MOST_CHAINS = 100_000
+"""Chains of one target and recipe that are kept in memory at a time."""
+
 
 class CampaignConfig(ConfigSection):
     """Everything that decides what a campaign writes."""
 
-    name: Slug
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    name: Slug = Field(description="Names the campaign in Dagster, in stores and in messages.")
+    seed: Seed = Field(0, description="Every random choice follows from it.")
     source: SourceConfig = SourceConfig()
     targets: TargetConfig = TargetConfig()
     candidates: CandidateConfig = CandidateConfig()
@@ -42,6 +47,7 @@ class CampaignConfig(ConfigSection):
     shards: ShardConfig = ShardConfig()
     suspicious: RolloutSuspiciousQueryConfig = unhashed(RolloutSuspiciousQueryConfig())
     quality: QualityConfig = QualityConfig()
+    automation: AutomationConfig = AutomationConfig()
 
     @field_validator("recipes")
     @classmethod
@@ -54,21 +60,31 @@ class CampaignConfig(ConfigSection):
             raise ValueError(f"recipe names must be unique, got {', '.join(twice)} more than once")
         return recipes
 
+    @model_validator(mode="after")
+    def _fits_in_memory(self) -> Self:
+        for recipe in self.recipes:
+            chains = recipe.most_chains(self.candidates.num_candidates)
+            if chains > MOST_CHAINS:
+                raise ValueError(
+                    f"recipe {recipe.name} could grow to {chains:,} chains a target, more than {MOST_CHAINS:,}; "
+                    f"give it a smaller branch, horizon or beam_width"
+                )
+        return self
+
     @property
     def candidate_config_hash(self) -> str:
         """Digest of what decides which views are offered and which of them may be taken."""
-        return canonical_hash({"candidates": self.candidates.hashable()})
+        return canonical_hash(self.hashable("candidates"))
 
     @property
     def oracle_config_hash(self) -> str:
         """Digest of what decides a label."""
-        return canonical_hash({"oracle": self.oracle.hashable()})
+        return canonical_hash(self.hashable("oracle"))
 
     @property
     def rollout_config_hash(self) -> str:
         """Digest of what decides targets, selections and chains."""
-        recipes = [recipe.hashable() for recipe in self.recipes]
-        return canonical_hash({"seed": self.seed, "targets": self.targets.hashable(), "recipes": recipes})
+        return canonical_hash(self.hashable("seed", "targets", "recipes"))
 
     @property
     def writer_config_hash(self) -> str:
@@ -78,8 +94,7 @@ class CampaignConfig(ConfigSection):
                 "candidate": self.candidate_config_hash,
                 "oracle": self.oracle_config_hash,
                 "rollout": self.rollout_config_hash,
-                "selected_depth": self.selected_depth.hashable(),
-                "store": self.store.hashable(),
+                **self.hashable("selected_depth", "store"),
             }
         )
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from rollout_assets.config.cron import cron_expression
 from rollout_assets.config.section import (
+    LARGEST_INT32,
     ConfigSection,
     Count,
     Finite,
     Fraction,
+    Natural,
     NonNegative,
+    Number,
+    Pixels,
     Positive,
     Slug,
+    SmallCount,
+    UsablePath,
+    Whole,
+    hashed_when_set,
     unhashed,
 )
 
@@ -61,50 +71,81 @@ SuspiciousKind = Literal[
 class SourceConfig(ConfigSection):
     """Where the recorded snippets are. None of it is hashed: the source's own manifest hash is."""
 
-    store_dir: Path = unhashed(Path("source"), description="The VIN offline store.")
-    mesh_dirs: tuple[Path, ...] = unhashed((), description="Where scene meshes lie; empty: meshes/ beside the store.")
+    store_dir: UsablePath = unhashed(Path("source"), description="The VIN offline store.")
+    mesh_dirs: tuple[UsablePath, ...] = unhashed(
+        (), description="Folders of scene meshes; empty: meshes/ in the store."
+    )
     splits: tuple[Split, ...] = unhashed(("train", "val"), min_length=1, description="Splits to make rollouts for.")
 
 
 class TargetConfig(ConfigSection):
     """Which object a rollout is about, chosen from what the actor sees."""
 
-    protocol: Literal["v1_observed", "v0_gt_input"] = "v1_observed"
-    policy: Literal["greedy_top_k", "temperature_softmax_top_k"] = "greedy_top_k"
-    top_k: Count = 3
+    protocol: Literal["v1_observed", "v0_gt_input"] = Field(
+        "v1_observed", description="v0_gt_input picks from ground-truth boxes, for comparison only."
+    )
+    policy: Literal["greedy_top_k", "temperature_softmax_top_k", "all_eligible", "explicit"] = Field(
+        "greedy_top_k", description="all_eligible: every eligible box; explicit: those of target_ids, eligible or not."
+    )
+    target_ids: tuple[Annotated[str, Field(min_length=1)], ...] = hashed_when_set(
+        (), description="The targets of policy explicit, in order; ids as in a store's targets."
+    )
+    top_k: SmallCount = Field(3, description="Targets of a source row, at most.")
     temperature: Positive = Field(1.0, description="Softmax temperature of temperature_softmax_top_k.")
-    min_confidence: Fraction = 0.2
+    min_confidence: Fraction = Field(0.2, description="Detections below this confidence are not eligible.")
     min_support: Count = Field(3, description="Points inside a box below which it is not eligible.")
     saturated_support: Count = Field(128, description="Points inside a box at which nothing is left to gain.")
-    saturated_area_fraction: Annotated[float, Field(gt=0, le=1)] = 0.05
-    visibility_without_projection: Fraction = 0.35
-    require_projection: bool = False
-    min_projected_area_px: NonNegative = 16.0
-    min_match_iou: Annotated[float, Field(gt=0, le=1)] = 0.1
-    ambiguous_iou_margin: Fraction = 0.02
-    require_reachable: bool = Field(
-        True, description="Pass over boxes that no first view within the motion limits sees."
+    saturated_area_fraction: Annotated[Number, Field(gt=0, le=1)] = Field(
+        0.05, description="Share of the image at which a box counts as fully visible."
     )
+    visibility_without_projection: Fraction = Field(0.35, description="Visibility of a box that no camera sees.")
+    require_projection: bool = Field(False, description="Pass over boxes that no camera sees, or only as a speck.")
+    min_projected_area_px: NonNegative = Field(16.0, description="Area in the image below which a box is a speck.")
+    min_match_iou: Annotated[Number, Field(gt=0, le=1)] = Field(
+        0.1, description="Overlap with a ground-truth box of its class that a target needs for labels."
+    )
+    ambiguous_iou_margin: Fraction = Field(
+        0.02, description="A lead over the second best box of at most this makes a match ambiguous."
+    )
+    require_reachable: bool = Field(
+        True, description="Pass over boxes that the actor cannot turn to or come near enough to see."
+    )
+
+    @model_validator(mode="after")
+    def _explicit(self) -> Self:
+        if (self.policy == "explicit") != bool(self.target_ids):
+            raise ValueError(
+                'target_ids are the targets of policy = "explicit"; give both or neither, '
+                f'got policy = "{self.policy}" and {len(self.target_ids)} target_ids'
+            )
+        twice = sorted(name for name, count in Counter(self.target_ids).items() if count > 1)
+        if twice:
+            raise ValueError(f"target_ids must be unique, got {', '.join(twice)} more than once")
+        return self
 
 
 class MixtureComponent(ConfigSection):
     """``count`` candidate views of one position mode and one gaze."""
 
-    position: PositionMode
-    orientation: Orientation = "target_point"
-    count: Count
+    position: PositionMode = Field(description="Where these views stand.")
+    orientation: Orientation = Field("target_point", description="Where they look.")
+    count: SmallCount = Field(description="How many there are at every step.")
 
 
 class CandidateRules(ConfigSection):
     """What makes a candidate view takeable for the actor."""
 
-    max_step_m: Positive = 1.0
-    max_height_delta_m: Positive = 0.25
-    max_backward_m: NonNegative = 0.25
-    max_yaw_deg: Annotated[float, Field(gt=0, le=180)] = 70.0
-    min_mesh_distance_m: NonNegative = 0.2
-    min_path_clearance_m: NonNegative = 0.1
-    path_samples: Annotated[int, Field(ge=2)] = 32
+    max_step_m: Positive = Field(1.0, description="Longest step.")
+    max_height_delta_m: Positive = Field(0.25, description="Largest change of height, up or down.")
+    max_backward_m: NonNegative = Field(0.25, description="Longest step backwards.")
+    max_yaw_deg: Annotated[Number, Field(gt=0, le=180)] = Field(70.0, description="Largest turn.")
+    min_mesh_distance_m: NonNegative = Field(0.2, description="A view must be farther from every surface.")
+    min_path_clearance_m: NonNegative = Field(
+        0.1, description="The way to a view must keep at least this distance to every surface."
+    )
+    path_samples: Annotated[Whole, Field(ge=2, le=10_000)] = Field(
+        32, description="Points of the way that are measured."
+    )
 
 
 DEFAULT_MIXTURE = (
@@ -117,15 +158,21 @@ DEFAULT_MIXTURE = (
 class CandidateConfig(ConfigSection):
     """The finite set of views offered at every step."""
 
-    directions: Literal["power_spherical", "uniform_sphere"] = "power_spherical"
+    directions: Literal["power_spherical", "uniform_sphere"] = Field(
+        "power_spherical", description="How directions of free positions are drawn."
+    )
     kappa: NonNegative = Field(8.0, description="Concentration of power_spherical directions around forward.")
-    radius_min_m: Positive = 0.25
-    radius_max_m: Positive = 1.1
-    elevation_min_deg: Annotated[float, Field(ge=-90, le=90)] = -12.0
-    elevation_max_deg: Annotated[float, Field(ge=-90, le=90)] = 18.0
-    azimuth_deg: Annotated[float, Field(gt=0, le=360)] = Field(100.0, description="Full width of the azimuth cap.")
-    yaw_jitter_deg: Annotated[float, Field(ge=0, le=180)] = 0.0
-    pitch_jitter_deg: Annotated[float, Field(ge=0, le=90)] = 0.0
+    radius_min_m: Positive = Field(0.25, description="Shortest distance of a position.")
+    radius_max_m: Positive = Field(1.1, description="Longest distance of a position.")
+    elevation_min_deg: Annotated[Number, Field(ge=-90, le=90)] = Field(-12.0, description="Lowest direction.")
+    elevation_max_deg: Annotated[Number, Field(ge=-90, le=90)] = Field(18.0, description="Highest direction.")
+    azimuth_deg: Annotated[Number, Field(gt=0, le=360)] = Field(100.0, description="Full width of the azimuth cap.")
+    yaw_jitter_deg: Annotated[Number, Field(ge=0, le=180)] = Field(
+        0.0, description="Half width of a random turn of the gaze."
+    )
+    pitch_jitter_deg: Annotated[Number, Field(ge=0, le=90)] = Field(
+        0.0, description="Half width of a random tilt of the gaze."
+    )
     mixture: tuple[MixtureComponent, ...] = Field(DEFAULT_MIXTURE, min_length=1)
     rules: CandidateRules = CandidateRules()
 
@@ -147,16 +194,18 @@ class CandidateConfig(ConfigSection):
 class OracleConfig(ConfigSection):
     """How much a view is worth: depth, points, fusion, error."""
 
-    width_px: Count = 48
-    height_px: Count = 48
-    znear_m: Positive = 0.001
-    zfar_m: Positive = 20.0
+    width_px: Pixels = Field(48, description="Width of a rendered depth image.")
+    height_px: Pixels = Field(48, description="Height of a rendered depth image.")
+    znear_m: Positive = Field(0.001, description="Nearest depth.")
+    zfar_m: Positive = Field(20.0, description="Farthest depth.")
     pixel_stride: Count = Field(1, description="Back-project every n-th pixel of every n-th row.")
-    fusion_voxel_m: Positive = 0.02
+    fusion_voxel_m: Annotated[Number, Field(ge=1e-5)] = Field(
+        0.02, description="Points of one voxel count as one. Below 1e-5 m the grid is smaller than a room."
+    )
     voxel_origin: Literal["half_voxel", "zero"] = Field(
         "half_voxel", description="Where the fusion grid lies; zero puts floors and walls on the borders of voxels."
     )
-    crop_margin_m: NonNegative = 0.05
+    crop_margin_m: NonNegative = Field(0.05, description="Added to the target's box on every side.")
     crop_policy: Literal["clipped_surface", "vertex_in_box"] = Field(
         "clipped_surface", description="vertex_in_box: whole faces with a vertex in the box, as ARIA-NBV crops."
     )
@@ -165,7 +214,9 @@ class OracleConfig(ConfigSection):
     distance: Literal["true", "pytorch3d"] = Field("true", description="pytorch3d: small triangles as their edges.")
     min_current_points: Count = Field(1, description="Points in the crop below which a target gets no label.")
     scene_labels: bool = Field(False, description="Also label the whole scene, not only the target.")
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = unhashed("auto")
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = unhashed(
+        "auto", description="auto takes a GPU if there is one."
+    )
     batch_mib: Count = unhashed(512, description="Memory for one device batch; never changes a result.")
 
     @model_validator(mode="after")
@@ -191,8 +242,8 @@ class OracleConfig(ConfigSection):
 class StochasticBranching(ConfigSection):
     """A branch count drawn per step: ``counts[i]`` with probability ``probabilities[i]``."""
 
-    counts: tuple[Count, ...] = Field(min_length=1)
-    probabilities: tuple[Fraction, ...] = Field(min_length=1)
+    counts: tuple[SmallCount, ...] = Field(min_length=1, description="Branch counts to draw from.")
+    probabilities: tuple[Fraction, ...] = Field(min_length=1, description="How likely each of them is.")
 
     @model_validator(mode="after")
     def _distribution(self) -> Self:
@@ -211,24 +262,42 @@ def _branching_kind(value: Any) -> str:
 
 
 Branching = Annotated[
-    Annotated[Count, Tag("constant")]
-    | Annotated[tuple[Count, ...], Field(min_length=1), Tag("schedule")]
+    Annotated[SmallCount, Tag("constant")]
+    | Annotated[tuple[SmallCount, ...], Field(min_length=1), Tag("schedule")]
     | Annotated[StochasticBranching, Tag("stochastic")],
     Discriminator(_branching_kind),
 ]
 
 
+def _largest_branch(branch: int | tuple[int, ...] | StochasticBranching, depth: int) -> int:
+    """Most views that are taken at a depth."""
+    if isinstance(branch, StochasticBranching):
+        return max(branch.counts)
+    return branch[min(depth, len(branch) - 1)] if isinstance(branch, tuple) else branch
+
+
 class RolloutRecipeConfig(ConfigSection):
     """One rollout policy materialised into the replay store."""
 
-    name: Slug
-    policy: SelectionPolicy
-    horizon: Count = 2
+    name: Slug = Field(description="Names the recipe in stores and results.")
+    policy: SelectionPolicy = Field(description="How the next view is selected.")
+    horizon: SmallCount = Field(2, description="Steps of a rollout.")
     branch: Branching = Field(1, description="A constant, a schedule whose last entry repeats, or random counts.")
-    beam_width: Count | None = Field(None, description="Chains kept after each step; none keeps all.")
-    temperature: Positive = 1.0
-    min_history_distance_m: NonNegative = 0.0
-    min_sibling_distance_m: NonNegative = 0.0
+    beam_width: SmallCount | None = Field(None, description="Chains kept after each step; none keeps all.")
+    temperature: Positive = Field(1.0, description="Softmax temperature of temperature_softmax.")
+    min_history_distance_m: NonNegative = Field(0.0, description="A view must be this far from every earlier one.")
+    min_sibling_distance_m: NonNegative = Field(0.0, description="Views taken at one step must be this far apart.")
+
+    def most_chains(self, views: int) -> int:
+        """Most chains that can be open at a time when every step offers so many views, before the beam is applied."""
+        chains = most = 1
+        for depth in range(self.horizon):
+            chains *= min(_largest_branch(self.branch, depth), views)
+            most = max(most, chains)
+            chains = chains if self.beam_width is None else min(chains, self.beam_width)
+            if most > LARGEST_INT32:
+                break
+        return most
 
 
 DEFAULT_RECIPES = (
@@ -242,59 +311,85 @@ DEFAULT_RECIPES = (
 class SelectedDepthRetentionConfig(ConfigSection):
     """Depth images of selected views, kept as the actor's history."""
 
-    enabled: bool = True
-    width_px: Count = 240
-    height_px: Count = 240
-    chunk_steps: Count = 16
+    enabled: bool = Field(True, description="Keep a depth image of every selected view.")
+    width_px: Pixels = Field(240, description="Width of a kept image.")
+    height_px: Pixels = Field(240, description="Height of a kept image.")
+    chunk_steps: Count = Field(16, description="Images that are compressed together.")
 
 
 class StoreConfig(ConfigSection):
     """Layout of the written store."""
 
-    discount_gamma: Fraction = 1.0
-    chunk_rows: Count = 65_536
-    chunk_states: Count = 4_096
+    discount_gamma: Fraction = Field(1.0, description="Discount of later rewards in the training view.")
+    chunk_rows: Count = Field(65_536, description="Rows of a table that are compressed together.")
+    chunk_states: Count = Field(4_096, description="States of the training view that are compressed together.")
     dead_ends_in_training_view: bool = Field(False, description="Keep states without a takeable view in q_h.")
 
 
 class ShardConfig(ConfigSection):
     """How source rows are divided into shards. Never changes a row, so it is not part of any hash."""
 
-    rows_per_shard: Count = unhashed(4)
-    output_dir: Path = unhashed(Path("campaign"), description="Plan, shards and the promoted store live here.")
+    rows_per_shard: Count = unhashed(4, description="Source rows that are built and retried together.")
+    output_dir: UsablePath = unhashed(Path("campaign"), description="Plan, shards and the promoted store live here.")
 
 
 class RolloutSuspiciousQueryConfig(ConfigSection):
     """Thresholds used by suspicious_rollout_rows, and which kinds are errors. Never changes a row."""
 
-    min_valid_candidates: Count = 3
+    min_valid_candidates: Count = Field(3, description="A step with fewer takeable views is suspicious.")
     dominant_invalid_fraction: Fraction = Field(0.8, description="Share of a shell that one reason refuses.")
-    high_target_score: NonNegative = 0.5
-    max_step_distance_m: NonNegative = 1.25
-    max_height_delta_m: NonNegative = 0.6
-    max_backward_step_m: NonNegative = 0.35
-    max_yaw_delta_deg: NonNegative = 85.0
-    max_abs_gain: NonNegative = 1.0
+    high_target_score: NonNegative = Field(0.5, description="A target with this score should have ground truth.")
+    max_step_distance_m: NonNegative = Field(1.25, description="Longest step that a selected view should take.")
+    max_height_delta_m: NonNegative = Field(0.6, description="Largest change of height that it should make.")
+    max_backward_step_m: NonNegative = Field(0.35, description="Longest step backwards that it should take.")
+    max_yaw_delta_deg: NonNegative = Field(85.0, description="Largest turn that it should make.")
+    max_abs_gain: NonNegative = Field(1.0, description="Gains should lie within ± this.")
     worsening_tolerance: NonNegative = Field(1e-5, description="Share of its error by which a view may worsen it.")
     unstable_gain: NonNegative = Field(0.01, description="A gain beyond ± this should not rest on a few pixels.")
-    unstable_support_px: Annotated[int, Field(ge=0)] = Field(2, description="Pixels on the target that are too few.")
+    unstable_support_px: Natural = Field(2, description="Pixels on the target that are too few.")
     min_half_weight_pieces: Count = Field(8, description="Pieces of surface that must hold half of its weight.")
     min_half_weight_area: Fraction = Field(0.1, description="Share of the area that must hold half of the weight.")
     min_selection_probability: Fraction = Field(1e-9, description="A chosen view should be at least as probable.")
     min_final_root_gain: Finite = Field(0.0, description="A chain that ends below has lost ground.")
     min_variance_targets: Count = Field(2, description="Fewer targets than that may well share a feature's value.")
-    near_duplicate_m: NonNegative = 0.002
-    near_duplicate_deg: NonNegative = 0.25
+    near_duplicate_m: NonNegative = Field(0.002, description="Views this close, and turned as little, are one.")
+    near_duplicate_deg: NonNegative = Field(0.25, description="Views turned by less, and as close, are one.")
     min_valid_depth_fraction: Fraction = Field(0.01, description="A depth image with less is empty.")
     saturated_depth_fraction: Fraction = Field(0.5, description="Share of valid pixels near the far limit.")
-    max_depth_images: Annotated[int, Field(ge=0)] | None = Field(
+    max_depth_images: Natural | None = Field(
         None, description="Depth images to look at, spread evenly; all by default."
     )
     errors: tuple[SuspiciousKind, ...] = Field((), description="Kinds whose findings are errors and fail checks.")
 
 
+class AutomationConfig(ConfigSection):
+    """When Dagster looks for new source rows, and how much it starts at once. Never changes a row."""
+
+    nightly: Annotated[str, AfterValidator(cron_expression)] = unhashed(
+        "0 3 * * *", description="When the schedule looks: minute, hour, day, month and weekday, in UTC."
+    )
+    shards_per_tick: Count = unhashed(
+        200, description="Shards that one look of the sensor starts; the next look starts the rest."
+    )
+
+
+Limits = tuple[Fraction, Fraction]
+"""Where good ends, and where bad begins."""
+
+
 class QualityConfig(ConfigSection):
     """How closely a finished store is examined. Never changes a stored byte, so it is not part of any hash."""
 
+    min_valid_fanout: Count = unhashed(3, description="Valid views below which a step leaves nothing to choose from.")
+    min_label_yield: Fraction = unhashed(0.95, description="Share of the valid views that must have a label.")
+
     second_opinions_per_split: Count = unhashed(16, description="Labels of each split that are measured a second time.")
     noise_m: Positive = unhashed(1e-7, description="Noise on a view's points under which a label must hold still.")
+    max_noise_move: Positive = unhashed(1e-5, description="How far that noise may move a gain.")
+    max_negative_share: Limits = unhashed((0.001, 0.01), description="Negative labels: good below, bad from there on.")
+    one_point_gain: Positive = unhashed(0.02, description="A label hangs on points that stand for more gain each.")
+    max_one_point_share: Limits = unhashed((0.01, 0.05), description="Such labels: good below, bad from there on.")
+    weighting_targets: Count = unhashed(12, description="Targets that are measured again under both weightings.")
+    min_weighting_agreement: Limits = unhashed(
+        (0.9, 0.7), description="Rank correlation of both weightings: good above, bad below."
+    )

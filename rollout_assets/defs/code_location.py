@@ -31,13 +31,19 @@ def known_campaigns() -> tuple[str, ...]:
 
 
 def build_definitions(campaigns: Iterable[str | Path]) -> dg.Definitions:
-    """The definitions of some campaigns; two of one name are refused because they would share partitions and files."""
+    """The definitions of some campaigns; two of one name or one output folder are refused: they would share files."""
     by_name: dict[str, CampaignKeys] = {}
+    by_folder: dict[Path, CampaignKeys] = {}
     for campaign in campaigns:
         keys = CampaignKeys.of(campaign)
         first = by_name.setdefault(keys.name, keys)
         if first.campaign != keys.campaign:
             raise ConfigError(f"{first.campaign} and {keys.campaign} are both campaign {keys.name}; rename one")
+        folder = keys.config.shards.output_dir.resolve()
+        first = by_folder.setdefault(folder, keys)
+        if first.campaign != keys.campaign:
+            both = f"{first.campaign} and {keys.campaign} both write into {folder}"
+            raise ConfigError(f"{both}; give one of them another shards.output_dir")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks; our tests hold what we need of them
         warnings.simplefilter("ignore", dg.BetaWarning)

@@ -17,8 +17,10 @@ from time import perf_counter
 
 import dagster as dg
 
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.markers import owner_if_finished, skipped_rows
 from rollout_assets.campaigns.plan import refuse_unplanned
-from rollout_assets.config import data_home
+from rollout_assets.config import CampaignConfig, data_home
 from rollout_assets.defs.code_location import build_definitions
 from rollout_assets.defs.home import databases_kept_open, open_instance
 from rollout_assets.defs.keys import GPU_POOL, OBSERVE, PARTITION_TAG, PLAN, PROMOTE, SHARD, SHARD_CHECKS, CampaignKeys
@@ -69,11 +71,15 @@ class RunOutcome:
 
 @dataclass(frozen=True)
 class HeadlessResult:
-    """All runs of a campaign, in order; promotion is missing when a shard failed."""
+    """All runs of a campaign, in order; promotion is missing when a shard failed.
+
+    ``skipped`` are the source rows of its shards that gave no record, each with its reason.
+    """
 
     campaign: str
     runs: tuple[RunOutcome, ...]
     seconds: float
+    skipped: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -113,7 +119,15 @@ def materialize_campaign(
             runs += _run_shards(runner, shard_ids or planned, workers, progress)
         if all(run.ok for run in runs):
             runs.append(runner.run(PROMOTE))
-    return HeadlessResult(runner.keys.config.name, tuple(runs), perf_counter() - began)
+    config = runner.keys.config
+    return HeadlessResult(config.name, tuple(runs), perf_counter() - began, _skipped(config, runs))
+
+
+def _skipped(config: CampaignConfig, runs: Sequence[RunOutcome]) -> tuple[str, ...]:
+    """Rows without a record in the shards that were run and are finished."""
+    layout = CampaignLayout(config.shards.output_dir)
+    owners = (owner_if_finished(layout.shard(run.partition)) for run in runs if run.partition is not None)
+    return tuple(line for owner in owners if owner is not None for line in skipped_rows(owner))
 
 
 def _run_shards(

@@ -99,12 +99,20 @@ def shard_metadata(config: CampaignConfig, entry: RolloutShardEntry, owner: Shar
             [{"stage": name, "seconds": round(float(took), 3)} for name, took in stats["seconds_per_stage"].items()]
         ),
         "rows_skipped": table(skipped),
+        **_absent_targets(stats.get("targets_absent", {})),
         "skip_reasons": counts_table(lost),
         "bytes": 0 if owner.store is None else owner.store.bytes,
         "files": 0 if owner.store is None else owner.store.files,
         "content_sha256": owner.content_sha256 or "",
         "path": dg.MetadataValue.path("none: every row was skipped" if store is None else str(store)),
     }
+
+
+def _absent_targets(absent: Mapping[str, str]) -> Metadata:
+    """Explicit targets that their rows do not have; nothing for a campaign whose targets are all there."""
+    if not absent:
+        return {}
+    return {"targets_absent": table([{"target": target, "sample": sample} for target, sample in absent.items()])}
 
 
 def store_metadata(readers: Sequence[RolloutZarrStoreReader]) -> Metadata:

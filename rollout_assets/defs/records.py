@@ -55,6 +55,14 @@ def observed_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | No
     return None if observation is None else observation.tags.get(names.DATA_VERSION_TAG)
 
 
+def observed_metadata(instance: dg.DagsterInstance, key: dg.AssetKey, name: str) -> object:
+    """One value of the last observation of an asset; None if there is none."""
+    records = instance.fetch_observations(key, limit=1).records
+    observation = records[0].asset_observation if records else None
+    value = None if observation is None else observation.metadata.get(name)
+    return None if value is None else value.value
+
+
 def materialized_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
     """The data version of the last materialization of an asset."""
     event = instance.get_latest_materialization_event(key)

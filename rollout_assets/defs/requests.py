@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import dagster as dg
 
 from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.pin import Pin, read_pin
 from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest
 from rollout_assets.campaigns.promotion_gate import unvalidated_shards, version_on_disk
 from rollout_assets.campaigns.staleness import outdated_entries
 from rollout_assets.campaigns.status import promoted_behind, unplanned_rows
-from rollout_assets.campaigns.versions import current_version
+from rollout_assets.campaigns.versions import current_name, current_version
 from rollout_assets.config import canonical_hash
 from rollout_assets.defs import records
 from rollout_assets.defs.assets.plan import plan_data_version, write_plan
@@ -20,11 +21,18 @@ from rollout_assets.defs.assets.store import store_data_version
 from rollout_assets.defs.keys import DATA_VERSION_TAG, ROLLOUT_SHARD_PLAN, ROLLOUTS_ZARR, VIN_OFFLINE_STORE
 from rollout_assets.defs.step import CampaignStep
 
-SHARDS_PER_TICK = 200
-"""Runs that one evaluation asks for at most; the next one asks for the rest."""
-
 
 def request_new_shards(step: CampaignStep) -> dg.SensorResult:
+    """Ask for new shards, as many as one evaluation may start; a sensor soon evaluates again and asks for the rest."""
+    return _request_shards(step, step.config.automation.shards_per_tick)
+
+
+def request_all_shards(step: CampaignStep) -> dg.SensorResult:
+    """Ask for all new shards, because a schedule evaluates once a night and nobody asks for the rest before."""
+    return _request_shards(step, None)
+
+
+def _request_shards(step: CampaignStep, at_most: int | None) -> dg.SensorResult:
     """Extend the plan by new rows, and ask for every planned shard that is neither validated nor in progress."""
     if (edited := _edited(step)) is not None:
         return dg.SensorResult(skip_reason=edited)
@@ -36,7 +44,7 @@ def request_new_shards(step: CampaignStep) -> dg.SensorResult:
     return dg.SensorResult(
         run_requests=[
             dg.RunRequest(f"shard:{step.keys.name}:{entry.shard_id}:{entry.sha256[:16]}", partition_key=entry.shard_id)
-            for entry in waiting[:SHARDS_PER_TICK]
+            for entry in waiting[:at_most]
         ]
     )
 
@@ -44,12 +52,31 @@ def request_new_shards(step: CampaignStep) -> dg.SensorResult:
 def request_promotion(step: CampaignStep) -> dg.SensorResult:
     """Ask for promotion when every planned shard is validated and the promoted store is another one."""
     entries = _planned(step)
-    reason = _why_not_promote(step, entries)
+    pin = read_pin(CampaignLayout(step.config.shards.output_dir))
+    if pin is not None:
+        _record_rollback(step, pin)
+    reason = str(pin) if pin is not None else _why_not_promote(step, entries)
     if reason is not None:
         return dg.SensorResult(skip_reason=reason)
+    return dg.SensorResult(run_requests=[dg.RunRequest(run_key=_promotion_key(step, entries))])
+
+
+def _promotion_key(step: CampaignStep, entries: Sequence[RolloutShardEntry]) -> str:
+    """One attempt per content and per switch of the link: after a rollback the same content is promoted once more."""
     layout = CampaignLayout(step.config.shards.output_dir)
-    content = canonical_hash([version_on_disk(layout, entry) for entry in entries])
-    return dg.SensorResult(run_requests=[dg.RunRequest(run_key=f"promote:{step.keys.name}:{content[:16]}")])
+    switched_ns = layout.promoted.lstat().st_mtime_ns if layout.promoted.is_symlink() else 0
+    content = canonical_hash([switched_ns, *(version_on_disk(layout, entry) for entry in entries)])
+    return f"promote:{step.keys.name}:{content[:16]}"
+
+
+def _record_rollback(step: CampaignStep, pin: Pin) -> None:
+    """Let the catalog know which version readers get, once per rollback; a rollback itself happens outside of it."""
+    key = step.keys.key(ROLLOUTS_ZARR)
+    layout = CampaignLayout(step.config.shards.output_dir)
+    facts = {"version": current_name(layout) or "", "pin": pin.holds}
+    if records.observed_metadata(step.instance, key, "pin") != pin.holds:
+        description = "The version that readers get since a rollback."
+        step.instance.report_runless_asset_event(dg.AssetObservation(key, description=description, metadata=facts))
 
 
 def _why_not_promote(step: CampaignStep, entries: Sequence[RolloutShardEntry]) -> str | None:

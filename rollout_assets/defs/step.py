@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -69,10 +68,7 @@ class CampaignStep:
 
     def invocation(self) -> RolloutStoreInvocation:
         """How a store that this step makes came about, to be kept in its manifest."""
-        path = Path(self.keys.campaign)
-        if not path.is_file():
-            return RolloutStoreInvocation("dagster")
-        return RolloutStoreInvocation("dagster", (), path.resolve().as_posix(), path.read_text("utf-8"))
+        return RolloutStoreInvocation.of_campaign(self.keys.campaign, "dagster")
 
 
 class LogProgress:

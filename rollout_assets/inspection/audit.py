@@ -9,7 +9,7 @@ import polars as pl
 
 from rollout_assets.inspection import decode
 from rollout_assets.inspection.context import candidate_span, rollout_context
-from rollout_assets.inspection.decode import named
+from rollout_assets.inspection.decode import absent_as_null, named
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATE_DIAGNOSTICS, CANDIDATES, DIAGNOSTIC_COLUMNS, TARGETS
 
@@ -38,11 +38,12 @@ def candidate_audit_rows(
     """Return candidate rows joined with candidate-generation diagnostics.
 
     Ids first, then context (scene, split, recipe, policy, target), decoded names, masks, labels, selection, measures
-    and ``camera_{x,y,z}_m``, the view's centre in the world. Only the rows asked for are read.
+    and ``camera_{x,y,z}_m``, the view's centre in the world. Only the rows asked for are read. What was not measured or
+    labelled is null.
     """
-    rows = candidate_span(reader, rollout_row_id, step_row_id, limit)
-    candidates = reader.table("candidates", columns=_SHOWN, decode=True, start=rows.start, stop=rows.stop)
-    diagnostics = reader.table("candidate_diagnostics", columns=DIAGNOSTIC_COLUMNS, start=rows.start, stop=rows.stop)
+    span = candidate_span(reader, rollout_row_id, step_row_id, limit)
+    candidates = reader.table("candidates", columns=_SHOWN, decode=True, start=span.start, stop=span.stop)
+    diagnostics = reader.table("candidate_diagnostics", columns=DIAGNOSTIC_COLUMNS, start=span.start, stop=span.stop)
     candidates = candidates.with_columns(
         named(candidates["primary_invalid_reason"], decode.decode_invalid_reason).alias("reason"),
         named(candidates["invalid_reason_bitset"], decode.decode_reason_bitset).alias("all_reasons"),
@@ -50,13 +51,15 @@ def candidate_audit_rows(
     ).rename({"score_source_id": "score_source"})
     context = rollout_context(reader).select("rollout_row_id", *_CONTEXT)
     joined = with_names(candidates).join(context, on="rollout_row_id", how="left", maintain_order="left")
-    return joined.hstack(diagnostics.get_columns()).select(*_ORDER, *DIAGNOSTIC_COLUMNS, *_CENTRE)
+    rows = joined.hstack(diagnostics.get_columns()).select(*_ORDER, *DIAGNOSTIC_COLUMNS, *_CENTRE)
+    return absent_as_null(rows)
 
 
 def target_audit_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
     """Return stored target rows with actor-visible and GT-audit fields.
 
-    Decoded, with the source row's scene and key, and ``num_rollouts``: a target that was refused has none.
+    Decoded, with the source row's scene and key, and ``num_rollouts``: a target that was refused has none. What is not
+    given, such as the match of a target without ground truth, is null.
     """
     targets = reader.table("targets", columns=TARGETS.names, decode=True)
     targets = targets.with_columns(
@@ -67,11 +70,12 @@ def target_audit_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
         "sources", columns=("source_row_id", "sample_index", "sample_key_id", "scene_id", "split_id"), decode=True
     ).rename({"sample_key_id": "sample_key", "scene_id": "scene", "split_id": "split"})
     counts = reader.table("rollouts", columns=("target_row_id",)).group_by("target_row_id").len("num_rollouts")
-    return (
+    rows = (
         targets.join(sources, on="source_row_id", how="left", maintain_order="left")
         .join(counts, on="target_row_id", how="left", maintain_order="left")
         .with_columns(pl.col("num_rollouts").fill_null(0).cast(pl.Int64))
     )
+    return absent_as_null(rows)
 
 
 def selected_rows(

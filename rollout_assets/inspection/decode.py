@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import polars as pl
+import polars.selectors as cs
 
 from rollout_assets.candidates.reasons import INVALID_REASON_CODES
 from rollout_assets.candidates.shell import POSITION_IDS, STRATEGY_IDS
+from rollout_assets.rollouts.zarr_store.schema import ABSENT
 from rollout_assets.targets.reasons import TARGET_INVALID_REASON_CODES
 
 UNKNOWN = "unknown"
@@ -52,6 +54,13 @@ def named(codes: pl.Series, decode: Callable[[int], str]) -> pl.Series:
     distinct = codes.unique().drop_nulls()
     names = [decode(int(code)) for code in distinct.to_list()]
     return codes.replace_strict(distinct, pl.Series(names, dtype=pl.String), default=None, return_dtype=pl.String)
+
+
+def absent_as_null(frame: pl.DataFrame) -> pl.DataFrame:
+    """A table as people read it: what a store marks as not given, -1 in whole numbers and NaN in floats, is null."""
+    return frame.with_columns(
+        pl.when(cs.signed_integer() != ABSENT).then(cs.signed_integer()), cs.float().fill_nan(None)
+    )
 
 
 def _by_code(codes: Mapping[str, int]) -> dict[int, str]:

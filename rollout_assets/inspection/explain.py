@@ -152,8 +152,8 @@ def _verdicts(row: dict[str, Any], rules: CandidateRules | None) -> tuple[RuleVe
             value = getattr(rules, field) if field else 0.0
             limit = f"{relation}{value:g} {unit}"
             if failed and reason == InvalidReason.SAMPLER_RULE_REJECTED:
-                failed = not np.abs(np.float32(row[column])) <= np.float32(value)
-        verdicts.append(RuleVerdict(name, reason.name, f"{row[column]:.4f} {unit}", limit, not failed))
+                failed = row[column] is None or not np.abs(np.float32(row[column])) <= np.float32(value)
+        verdicts.append(RuleVerdict(name, reason.name, _measured(row[column], ".4f", unit), limit, not failed))
     for name, reason in _UNMEASURED.items():
         failed = bool(bits >> reason & 1)
         verdicts.append(RuleVerdict(name, reason.name, "no" if failed else "yes", "yes", not failed))
@@ -168,14 +168,14 @@ def _root_error(reader: RolloutZarrStoreReader, first_step_row_id: int) -> float
 
 def _errors(row: dict[str, Any], root_m2: float | None) -> ErrorTerms:
     return ErrorTerms(
-        before_m2=_number(row["target_pm_dist_before"]),
-        after_m2=_number(row["target_pm_dist_after"]),
+        before_m2=row["target_pm_dist_before"],
+        after_m2=row["target_pm_dist_after"],
         root_m2=root_m2,
-        rri=_number(row["target_rri"]),
-        root_gain=_number(row["target_root_gain"]),
-        log_error_gain=_number(row["target_log_error_gain"]),
-        current_points=_number(row["target_current_support"]),
-        view_points=_number(row["target_candidate_support"]),
+        rri=row["target_rri"],
+        root_gain=row["target_root_gain"],
+        log_error_gain=row["target_log_error_gain"],
+        current_points=row["target_current_support"],
+        view_points=row["target_candidate_support"],
     )
 
 
@@ -185,7 +185,7 @@ def _story(
     lines = [
         f"View {row['shell_index']} of step {row['step_index']} of {row['rollout_id']}: "
         f"{row['position']}, looking by {row['strategy']}, "
-        f"{row['target_distance_m']:.2f} m from the {row['target_class'] or 'target'}."
+        f"{_measured(row['target_distance_m'], '.2f', 'm')} from the {row['target_class'] or 'target'}."
     ]
     failed = [rule for rule in rules if not rule.passed]
     for rule in failed:
@@ -202,15 +202,16 @@ def _story(
     elif not failed:
         lines.append("It has no label.")
     taken = "taken" if row["selected_mask"] else "not taken"
-    lines.append(f"{taken.capitalize()} by {row['policy']} with probability {row['selection_probabilities']:.3f}.")
+    probability = _measured(row["selection_probabilities"], ".3f")
+    lines.append(f"{taken.capitalize()} by {row['policy']} with probability {probability}.")
     lines.append("It may be trained on." if row["q_train_mask"] else "It is not trained on.")
     if lineage.mesh_version:
         lines.append(f"Measured against mesh {lineage.mesh_version[:12]} of {lineage.scene_id}.")
     return lines
 
 
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+def _measured(value: float | None, form: str, unit: str = "") -> str:
+    return "unknown" if value is None else f"{value:{form}} {unit}".rstrip()
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from typing import Any
 import polars as pl
 
 from rollout_assets.errors import StoreError
+from rollout_assets.parsing import expand_path
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.zarr_store import schema
+from rollout_assets.rollouts.zarr_store.chunks.files import LocalFiles
+from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, promoted_splits, read_document, root_attributes_of
+from rollout_assets.rollouts.zarr_store.open_store import OpenStore
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-
-GROUP_FILE = "zarr.json"
-"""What makes a directory a Zarr group."""
 
 COLUMNS: dict[str, Any] = {
     "path": pl.String,
@@ -55,20 +56,42 @@ COLUMNS: dict[str, Any] = {
 def discover_rollout_store_paths(base_dir: Path | str, pattern: str = "**/*.zarr") -> list[Path]:
     """Return rollout Zarr store candidates under a cache directory.
 
-    Newest first. A match that is no group itself, such as a promoted ``rollouts.zarr`` with one store per split, gives
-    the groups directly below it. Stores inside stores are left out.
+    Newest first. A promoted ``rollouts.zarr`` gives its stores, one per split; a match that is no Zarr group gives the
+    groups directly below it. Stores inside stores are left out. A directory that is a Zarr group is the only match.
     """
-    base = Path(base_dir).expanduser()
+    base = expand_path(base_dir)
     if not base.is_dir():
         raise StoreError(f"{base}: no such directory")
     modified: dict[Path, float] = {}
-    for match in sorted({base, *base.glob(pattern)} if base.suffix == ".zarr" else base.glob(pattern)):
+    for match in _matches(base, pattern):
         if not match.is_dir() or any(part in modified for part in match.parents):
             continue
-        for store in [match] if (match / GROUP_FILE).is_file() else sorted(match.iterdir()):
-            if (store / GROUP_FILE).is_file():
-                modified[store] = (store / GROUP_FILE).stat().st_mtime
+        below = split_stores(match) if (match / ZARR_JSON).is_file() else _groups_below(match)
+        modified |= {store: _modified_s(store / ZARR_JSON) for store in below}
     return sorted(modified, key=lambda store: (-modified[store], str(store)))
+
+
+def _matches(base: Path, pattern: str) -> list[Path]:
+    if (base / ZARR_JSON).is_file():
+        return [base]
+    return sorted({base, *base.glob(pattern)} if base.suffix == ".zarr" else base.glob(pattern))
+
+
+def _groups_below(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if (path / ZARR_JSON).is_file()]
+
+
+def _modified_s(file: Path) -> float:
+    return file.stat().st_mtime if file.is_file() else 0.0
+
+
+def split_stores(path: Path) -> list[Path]:
+    """The stores below the root of a promoted store, one per split; any other place is itself the only one."""
+    try:
+        splits = promoted_splits(root_attributes_of(read_document(LocalFiles(path), "")[1]))
+    except StoreError:
+        return [path]
+    return [path / split for split in splits] if splits else [path]
 
 
 def rollout_store_inventory_rows(
@@ -77,9 +100,10 @@ def rollout_store_inventory_rows(
     """Return schema, validation, count, lineage, and storage rows for stores.
 
     ``status`` is ``current``, ``stale`` (another schema or version of it) or ``unreadable``, with the ``problem``.
-    ``valid`` is the validator's word on a current store, null when it was not asked.
+    ``valid`` is the validator's word on a current store, null when it was not asked. The root of a promoted store gives
+    a row for each of its splits.
     """
-    names = [str(path) for path in paths]
+    names = [name for path in paths for name in _store_names(str(path))]
     rows = []
     for done, path in enumerate(names, start=1):
         rows.append(_row(path, validate))
@@ -87,13 +111,18 @@ def rollout_store_inventory_rows(
     return pl.DataFrame(rows, schema=COLUMNS)
 
 
+def _store_names(path: str) -> list[str]:
+    return [path] if "://" in path else [str(store) for store in split_stores(Path(path).expanduser())]
+
+
 def _row(path: str, validate: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"path": path}
     try:
-        reader = RolloutZarrStoreReader(path)
-        sizes = reader.files.sizes()
-        row |= {"bytes": sum(sizes.values()), "files": len(sizes)} | _schema(reader)
+        store = OpenStore(path)
+        sizes = store.files.sizes()
+        row |= {"bytes": sum(sizes.values()), "files": len(sizes)} | _schema(store)
         if row["status"] == "current":
+            reader = RolloutZarrStoreReader(path)
             row |= _validation(reader) if validate else {}
             row |= _contents(reader)
     except Exception as error:  # whatever lies on a disk, the inventory goes on
@@ -101,15 +130,10 @@ def _row(path: str, validate: bool) -> dict[str, Any]:
     return row
 
 
-def _schema(reader: RolloutZarrStoreReader) -> dict[str, Any]:
-    name, version = reader.attributes.get("schema_id"), reader.attributes.get("schema_version")
-    row: dict[str, Any] = {"schema_id": _text(name), "schema_version": _text(version), "status": "current"}
-    if name != schema.ROLLOUT_ZARR_SCHEMA_ID:
-        row |= {"status": "stale", "problem": f"schema is {name!r}, not {schema.ROLLOUT_ZARR_SCHEMA_ID!r}"}
-    elif version != schema.ROLLOUT_ZARR_SCHEMA_VERSION:
-        current = schema.ROLLOUT_ZARR_SCHEMA_VERSION
-        row |= {"status": "stale", "problem": f"schema version is {version!r}, not {current!r}"}
-    return row
+def _schema(store: OpenStore) -> dict[str, Any]:
+    problem = schema.schema_problem(store.attributes)
+    names = {name: _text(store.attributes.get(name)) for name in ("schema_id", "schema_version")}
+    return {**names, "status": "stale" if problem else "current", "problem": problem}
 
 
 def _validation(reader: RolloutZarrStoreReader) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import polars as pl
 
 from rollout_assets.inspection.audit import selected_rows, with_names
 from rollout_assets.inspection.context import rollout_context
+from rollout_assets.inspection.decode import absent_as_null
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-from rollout_assets.rollouts.zarr_store.schema import CUMULATIVE_OF, STEPS
+from rollout_assets.rollouts.zarr_store.schema import ABSENT, CUMULATIVE_OF, STEPS
 
 _OF_SELECTED = {
     "shell_index": "selected_shell_index",
@@ -32,15 +33,14 @@ def rollout_step_objective_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
     ``marginal_*`` is what the step itself added, ``cumulative_*`` what the chain had gained by then. ``best_`` and
     ``mean_root_gain`` are those of all labelled views on offer, ``regret`` is best minus taken. ``entropy`` (nats) is
     the policy's over the shell. ``chains_here`` of the same tree stand in this state, and leave it by ``fanout``
-    different views. A step that took nothing has nulls.
+    different views. A step that took nothing has null in ``fanout``, ``regret``, ``selected_*`` and ``marginal_*``.
     """
     steps = reader.table("steps").drop("selected_compact_valid_index")
     context = rollout_context(reader).select(
         "rollout_row_id", "rollout_id", "recipe", "policy", "scene", "split", "target_row_id", "target_id"
     )
     chosen = with_names(selected_rows(reader)).select("step_row_id", *_OF_SELECTED).rename(_OF_SELECTED)
-    selected = pl.col("selected_candidate_row_id") >= 0
-    return (
+    rows = (
         steps.drop("selected_shell_index")
         .join(context, on="rollout_row_id", how="left", maintain_order="left")
         .join(chosen, on="step_row_id", how="left", maintain_order="left")
@@ -49,11 +49,10 @@ def rollout_step_objective_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
         .with_columns(
             (1.0 - pl.col("num_valid_candidates") / pl.col("num_candidates")).alias("invalid_fraction"),
             (pl.col("best_root_gain") - pl.col("marginal_target_root_gain")).alias("regret"),
-            pl.when(selected).then("selected_candidate_row_id").alias("selected_candidate_row_id"),
-            *(pl.col(name).fill_nan(None) for name in CUMULATIVE_OF),
         )
         .select(*_ORDER)
     )
+    return absent_as_null(rows)
 
 
 def shell_statistics(reader: RolloutZarrStoreReader) -> pl.DataFrame:
@@ -94,13 +93,16 @@ def shell_statistics(reader: RolloutZarrStoreReader) -> pl.DataFrame:
 def _branching(steps: pl.DataFrame, context: pl.DataFrame) -> pl.DataFrame:
     """Per step: chains of the same tree in the same state, and how many different views they took from it.
 
-    A state is the path of shell indices from the root, so its identity is its parent's and the last index.
+    A state is the path of shell indices from the root, so its identity is its parent's and the last index. A step that
+    took nothing left its state by no view.
     """
     tree = pl.struct("target_row_id", "recipe").rank("dense").cast(pl.Int64)
     trees = context.select("rollout_row_id", tree.alias("tree"))
     frame = steps.select("step_row_id", "rollout_row_id", "step_index", "selected_shell_index").join(
         trees, on="rollout_row_id", how="left", maintain_order="left"
     )
+    took = pl.col("selected_shell_index") != ABSENT
+    views = pl.col("selected_shell_index").filter(took).n_unique().over("state").cast(pl.Int64)
     levels = []
     reached = frame.select("rollout_row_id", pl.col("tree").alias("state")).unique()
     for depth in range(int(frame["step_index"].to_numpy().max(initial=-1)) + 1):
@@ -108,7 +110,7 @@ def _branching(steps: pl.DataFrame, context: pl.DataFrame) -> pl.DataFrame:
         levels.append(
             level.with_columns(
                 pl.len().over("state").cast(pl.Int64).alias("chains_here"),
-                pl.col("selected_shell_index").n_unique().over("state").cast(pl.Int64).alias("fanout"),
+                pl.when(took).then(views).alias("fanout"),
             )
         )
         following = pl.struct("state", "selected_shell_index").rank("dense").cast(pl.Int64)

@@ -11,6 +11,7 @@ import polars as pl
 from rollout_assets.config import ConfigSection, Count, Fraction, NonNegative
 from rollout_assets.inspection.context import rollout_context
 from rollout_assets.inspection.objectives import shell_statistics
+from rollout_assets.inspection.suspicious import RANKING_POLICIES
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES
 
@@ -27,7 +28,7 @@ class ReadinessConfig(ConfigSection):
     min_shell_std: tuple[NonNegative, NonNegative] = (0.005, 1e-6)
     near_tie_margin: NonNegative = 1e-4
     max_near_tie_fraction: tuple[Fraction, Fraction] = (0.5, 0.95)
-    min_policy_share: tuple[Fraction, Fraction] = (0.05, 0.0)
+    min_policy_share: tuple[Fraction, Fraction] = (0.05, 1e-6)
     min_effective_sample_fraction: tuple[Fraction, Fraction] = (0.1, 0.0)
     min_targets: tuple[Count, Count] = (10, 1)
 
@@ -64,9 +65,10 @@ class TrainingReadiness:
 def training_readiness(reader: RolloutZarrStoreReader, config: ReadinessConfig | None = None) -> TrainingReadiness:
     """Label variance, mask balance, support by policy, near ties and the behaviour policy's effective sample size.
 
-    The effective sample size is that of the logged choices when they are re-weighted towards a policy that takes every
-    valid view alike: (sum w)² / sum w² with w = 1 / (valid views * probability of the choice), as a share of them. A
-    choice of probability 0, such as the second branch of a tree that ranks, cannot be weighted and is left out.
+    The effective sample size is that of the drawn views when they are re-weighted towards a policy that takes every
+    view alike that can be drawn: (sum w)² / sum w² with w = 1 / (such views * π), as a share of all drawn views. π is
+    the stored probability of being among the drawn ones, and a state that sibling chains share counts once. What a
+    ranking policy took, and a draw whose π is not known, cannot be weighted: there w is 0.
     """
     limits = config or ReadinessConfig()
     q_train = reader.array(CANDIDATES.path("q_train_mask"))
@@ -94,36 +96,77 @@ def training_readiness(reader: RolloutZarrStoreReader, config: ReadinessConfig |
 
 
 def _states(reader: RolloutZarrStoreReader, q_train: np.ndarray) -> pl.DataFrame:
-    """One row per step: recipe, target, whether it can be trained on, what was on offer, weight of the choice."""
-    steps = reader.table(
-        "steps", columns=("step_row_id", "rollout_row_id", "selected_candidate_row_id", "num_valid_candidates")
-    )
+    """One row per step: recipe, target, whether it can be trained on, what was on offer, weights of what was drawn."""
+    steps = reader.table("steps", columns=("step_row_id", "rollout_row_id", "step_index", "selected_shell_index"))
     context = rollout_context(reader).select("rollout_row_id", "recipe", "policy", "target_row_id")
     step_of = reader.array(CANDIDATES.path("step_row_id"))
     views = pl.DataFrame({"step_row_id": step_of[q_train]}).group_by("step_row_id").len("trainable_views")
-    probability = reader.array(CANDIDATES.path("selection_probabilities"))
-    chosen = steps["selected_candidate_row_id"].to_numpy()
-    selected = chosen >= 0
-    drawn = np.full(len(chosen), np.nan)
-    drawn[selected] = probability[chosen[selected]]
-    return (
-        steps.with_columns(pl.Series("probability", drawn))
-        .join(context, on="rollout_row_id", how="left", maintain_order="left")
+    states = (
+        steps.join(context, on="rollout_row_id", how="left", maintain_order="left")
         .join(views, on="step_row_id", how="left", maintain_order="left")
         .join(shell_statistics(reader), on="step_row_id", how="left", maintain_order="left")
-        .with_columns(
-            pl.col("trainable_views").fill_null(0).cast(pl.Int64),
-            (pl.col("trainable_views").fill_null(0) > 0).alias("trainable"),
-            pl.when(pl.col("probability").is_not_nan() & (pl.col("probability") > 0))
-            .then(1.0 / (pl.col("num_valid_candidates") * pl.col("probability")))
-            .alias("weight"),
+        .join(_draws(reader, step_of), on="step_row_id", how="left", maintain_order="left")
+    )
+    return states.with_columns(
+        pl.col("trainable_views").fill_null(0).cast(pl.Int64),
+        (pl.col("trainable_views").fill_null(0) > 0).alias("trainable"),
+        *_counted_once(states),
+    )
+
+
+def _draws(reader: RolloutZarrStoreReader, step_of: np.ndarray) -> pl.DataFrame:
+    """Per step: how many views were drawn, and the sums of their weights and of the weights' squares.
+
+    A store from before inclusion probabilities were recorded has no weights.
+    """
+    drawn, known = CANDIDATES.path("drawn_mask"), CANDIDATES.path("selection_inclusion_probabilities")
+    inclusion = pl.col("inclusion").cast(pl.Float64)
+    weight = 1.0 / (inclusion.filter(inclusion > 0).len() * inclusion.filter("drawn"))
+    return (
+        pl.DataFrame(
+            {
+                "step_row_id": step_of,
+                "inclusion": reader.array(known) if reader.has(known) else np.full(len(step_of), np.nan, np.float32),
+                "drawn": reader.array(drawn if reader.has(drawn) else CANDIDATES.path("selected_mask")),
+            }
+        )
+        .group_by("step_row_id")
+        .agg(
+            pl.col("drawn").sum().cast(pl.Int64),
+            weight.sum().alias("weight_sum"),
+            (weight**2).sum().alias("weight_sq_sum"),
         )
     )
 
 
+def _counted_once(states: pl.DataFrame) -> list[pl.Expr]:
+    """Draws and weights: none in repeated states, and no weight where the policy ranks or π is not known."""
+    fresh = pl.Series(_first_visits(states), dtype=pl.Boolean)
+    weighted = fresh & ~states["policy"].is_in(RANKING_POLICIES) & states["weight_sum"].is_finite()
+    return [
+        pl.when(fresh).then("drawn").otherwise(0).fill_null(0).alias("drawn"),
+        *(pl.when(weighted).then(name).otherwise(0.0).alias(name) for name in ("weight_sum", "weight_sq_sum")),
+    ]
+
+
+def _first_visits(states: pl.DataFrame) -> list[bool]:
+    """Whether a step is the first of its state: chains of one tree share the states before they part."""
+    visited: set[tuple[object, ...]] = set()
+    first: list[bool] = []
+    path: tuple[int, ...] = ()
+    columns = ("target_row_id", "recipe", "step_index", "selected_shell_index")
+    for target, recipe, step, shell_index in states.select(columns).iter_rows():
+        path = path[:step]
+        state = (target, recipe, path)
+        first.append(state not in visited)
+        visited.add(state)
+        path = (*path, shell_index)
+    return first
+
+
 def _by_policy(states: pl.DataFrame) -> pl.DataFrame:
     """Support that each recipe gives to training."""
-    weight = pl.col("weight").drop_nulls()
+    left = pl.col("weight_sum").sum() ** 2 / pl.col("weight_sq_sum").sum() / pl.col("drawn").sum()
     return (
         states.group_by("recipe", "policy")
         .agg(
@@ -132,15 +175,15 @@ def _by_policy(states: pl.DataFrame) -> pl.DataFrame:
             pl.col("trainable_views").sum().alias("trainable_views"),
             pl.col("target_row_id").n_unique().cast(pl.Int64).alias("targets"),
             pl.col("entropy").exp().mean().alias("effective_actions"),
-            (weight.sum() ** 2 / (weight**2).sum() / weight.len()).alias("effective_sample_fraction"),
+            left.fill_nan(0.0).alias("effective_sample_fraction"),
         )
         .sort("recipe")
     )
 
 
 def _effective_fraction(states: pl.DataFrame) -> float:
-    weight = states["weight"].drop_nulls().to_numpy()
-    return float(weight.sum() ** 2 / (weight**2).sum() / len(weight)) if len(weight) else 0.0
+    weight, square, drawn = (float(states[name].sum()) for name in ("weight_sum", "weight_sq_sum", "drawn"))
+    return weight**2 / square / drawn if square else 0.0
 
 
 _MEANINGS = {
@@ -153,7 +196,7 @@ _MEANINGS = {
     "min_policy_share": ("smallest recipe's share", "recipes with little data are barely represented"),
     "min_effective_sample_fraction": (
         "effective sample size",
-        "how much of the logged choices is left when re-weighted to a uniform policy",
+        "how much of the drawn views is left when they are re-weighted to a uniform policy; 0 if all policies rank",
     ),
 }
 """Limit in ``ReadinessConfig`` -> what it is held against, and what that means."""
@@ -163,7 +206,7 @@ def _measure(limit: str, value: float, limits: ReadinessConfig) -> ReadinessMeas
     name, meaning = _MEANINGS[limit]
     good, bad = getattr(limits, limit)
     at_most = limit.startswith("max_")
-    passes, fails = (value <= good, value > bad) if at_most else (value >= good, value < bad or value == 0)
+    passes, fails = (value <= good, value > bad) if at_most else (value >= good, value < bad)
     status: Status = "good" if passes else "bad" if fails else "careful"
     wanted = f"{'<=' if at_most else '>='} {good:g}"
     return ReadinessMeasure(name, float(value), wanted, status, meaning.format(margin=limits.near_tie_margin))

@@ -21,9 +21,10 @@ from rollout_assets.inspection.context import require_row
 from rollout_assets.inspection.diff import StoreDiff, StorePart, compare_parts
 from rollout_assets.inspection.provenance import refuse_other_campaign
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
-from rollout_assets.rollouts.engine import RolloutKey, expand
+from rollout_assets.rollouts.engine import expand
 from rollout_assets.rollouts.evaluation import StateEvaluator, drive
 from rollout_assets.rollouts.generator import RolloutGenerator
+from rollout_assets.rollouts.keys import RolloutKey
 from rollout_assets.rollouts.records import SourceProvenance, rollout_record
 from rollout_assets.rollouts.roots import PreparedSample, TargetedRoot
 from rollout_assets.rollouts.trace import RolloutLineage, RolloutZarrRecord, recipe_of

@@ -1,8 +1,8 @@
 """Random labels measured again from the source and the stored poses, by code that shares nothing with the kernels.
 
-Rays come from another library or from brute force (``other_rays``); unprojection, fusion, crop and distances are those
-of ``oracle.naive``, in double precision. The current points are rebuilt by fusing the root's points and every view that
-the chain selected before.
+Rays and distances come from other libraries where they are installed, else from brute force (``other_rays``,
+``other_distances``); unprojection, fusion and crop are those of ``oracle.naive``, in double precision. The current
+points are rebuilt by fusing the root's points and every view that the chain selected before.
 
 Fusion is not continuous: a point that rounding moves across the border of a voxel changes which points are kept. Where
 a label is off by more than its tolerance, it is measured twice more with voxels and box moved by the size of single
@@ -27,6 +27,7 @@ from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import Float32, Float64
 from rollout_assets.geometry.voxels import VoxelGrid
+from rollout_assets.inspection.other_distances import distances_of
 from rollout_assets.inspection.other_rays import Rays, library, rays_of
 from rollout_assets.inspection.provenance import refuse_other_campaign
 from rollout_assets.inspection.replay import source_of
@@ -85,6 +86,7 @@ class SecondOpinion:
     labelled: int
     asked: int
     rays: str
+    distances: str
     noise_m: float
     seconds: float
 
@@ -121,12 +123,12 @@ class SecondOpinion:
 
     @property
     def scope(self) -> str:
-        """How many candidates were judged, by whose rays, how fast, and why not more."""
+        """How many candidates were judged, by whose rays and distances, how fast, and why not more."""
         cut = f"; {self.asked:,} were asked for, but the time was up" if self.candidates < self.asked else ""
         pace = self.seconds / max(self.candidates, 1)
         return (
-            f"{self.candidates:,} of {self.labelled:,} labelled candidates scored again with rays by {self.rays}, "
-            f"{pace:.1f} s each{cut}"
+            f"{self.candidates:,} of {self.labelled:,} labelled candidates scored again with rays by {self.rays} and "
+            f"distances by {self.distances}, {pace:.1f} s each{cut}"
         )
 
 
@@ -161,12 +163,13 @@ def second_opinion(
         lines.extend(expert.judge(row))
         judged += 1
         progress(ProgressEvent("second opinion", judged, count, unit="candidates"))
-    labels = pl.DataFrame(lines, schema=_COLUMNS).sort("candidate_row_id", maintain_order=True)
+    labels = pl.DataFrame(lines, schema=COLUMNS).sort("candidate_row_id", maintain_order=True)
     seconds = time.monotonic() - begun
-    return SecondOpinion(labels, judged, len(labelled), count, library(), campaign.quality.noise_m, seconds)
+    libraries = (library(), expert.distances.name)
+    return SecondOpinion(labels, judged, len(labelled), count, *libraries, campaign.quality.noise_m, seconds)
 
 
-_COLUMNS = {
+COLUMNS = {
     "candidate_row_id": pl.Int64,
     "rollout_id": pl.String,
     "step_index": pl.Int64,
@@ -180,6 +183,7 @@ _COLUMNS = {
     "agrees": pl.Boolean,
     "moved": pl.Float64,
 }
+"""Columns of ``SecondOpinion.labels``."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,7 @@ class _Naive:
 
     def __init__(self, reader: RolloutZarrStoreReader, campaign: CampaignConfig, source: VinOfflineStore) -> None:
         self.reader, self.campaign, self.source = reader, campaign, source
-        self.oracle = campaign.oracle
+        self.oracle, self.distances = campaign.oracle, distances_of(campaign.oracle)
         self.rollout = lru_cache(maxsize=8)(self._rollout)
         self.sample: Callable[[str], VinSample] = lru_cache(maxsize=4)(lambda key: source.sample(source.row(key)))
         self._rays = lru_cache(maxsize=4)(self._rays_of)
@@ -281,7 +285,7 @@ class _Naive:
             box, cloud = self._box(stored, sample), self._cloud(sample, views, doubt)
             surface = self._crop(key[:2], sample.actor.identity.scene_id, box)
             margin_m = self.oracle.crop_margin_m + doubt.side * _rounding_m(cloud)
-            self._errors[key] = surface.error(cloud[naive.inside(cloud, box, margin_m)])
+            self._errors[key] = self.distances.error_m2(surface, cloud[naive.inside(cloud, box, margin_m)])
         return self._errors[key]
 
     def _crop(self, key: tuple[str, str], scene_id: str, box: OrientedBoxes) -> naive.NaiveCrop:
@@ -334,7 +338,7 @@ class _Naive:
         refuse_other_campaign(self.reader, stored.lineage, self.campaign)
         scene = stored.lineage.scene_id or ""
         meshes, version = self.source.meshes, stored.lineage.mesh_version
-        if meshes.find(scene) is None or meshes.content_hash(scene) != version:
+        if meshes.find(scene) is None or meshes.load(scene).content_hash != version:
             raise ReplayRefused(f"{stored.lineage.rollout_id}: the mesh of {scene} is not {version}")
         return stored
 

@@ -11,9 +11,10 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from rollout_assets.errors import StoreError
+from rollout_assets.errors import StateMissing, StoreError
 from rollout_assets.learning.batch import QHBatch
-from rollout_assets.learning.states import Columns, StateSource, UnitDepth, UnitKey, batch_of
+from rollout_assets.learning.ranks import require_agreement
+from rollout_assets.learning.states import Columns, StateSource, UnitDepth, UnitKey, Verify, batch_of
 
 
 class QHDataset(Dataset[QHBatch]):
@@ -21,6 +22,9 @@ class QHDataset(Dataset[QHBatch]):
 
     ``batch(indices)`` gives many states at once; a ``DataLoader`` uses it with ``collate_fn=QHDataset.collate``. The
     ``cached_units`` units that were used last stay decoded in memory.
+
+    The stores' versions are those of the moment when the dataset was made, in every worker; one that is gone is a
+    ``StoreError`` when it is read. ``verify``: as in ``QHIterableDataset``.
     """
 
     def __init__(
@@ -30,10 +34,11 @@ class QHDataset(Dataset[QHBatch]):
         history: int = 0,
         trainable_only: bool = True,
         cached_units: int = 32,
+        verify: Verify = "manifest",
     ) -> None:
         if cached_units < 1:
             raise StoreError(f"cached_units must be >= 1, got {cached_units}")
-        self.source = StateSource(stores, trainable_only, history)
+        self.source = StateSource(stores, trainable_only, history, verify)
         self._ends = np.cumsum([unit.count for unit in self.source.units], dtype=np.int64)
         self._cache: LRUCache[int, tuple[Columns, UnitDepth | None]] = LRUCache(cached_units)
 
@@ -43,10 +48,17 @@ class QHDataset(Dataset[QHBatch]):
     def __len__(self) -> int:
         return self.source.total
 
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The digest of each store's manifest: what a version is, wherever it lies."""
+        return tuple(self.source.fingerprint())
+
+    def check_ranks(self, group: Any = None) -> None:
+        """Refuse to go on if the ranks of a process group opened other versions; every rank must call this."""
+        require_agreement({"stores": self.source.fingerprint(), "total": len(self)}, group=group)
+
     def __getitem__(self, index: int) -> QHBatch:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"state {index} of a dataset with {len(self)} states")
-        return self.batch([index % len(self)])
+        return self.batch([index + len(self) if -len(self) <= index < 0 else index])
 
     def __getitems__(self, indices: list[int]) -> QHBatch:
         """Many states at once; a ``DataLoader`` calls this and gives the result to ``collate``."""
@@ -58,8 +70,8 @@ class QHDataset(Dataset[QHBatch]):
         return batch
 
     def batch(self, indices: Sequence[int] | NDArray[np.int64]) -> QHBatch:
-        """States by index, in the given order."""
-        indices = np.asarray(indices, np.int64)
+        """States by index, from 0 on, in the given order."""
+        indices = self._checked(indices)
         number_of = np.searchsorted(self._ends, indices, side="right")
         columns: Columns = {}
         unit_starts = np.zeros(len(indices), np.int64)
@@ -76,6 +88,17 @@ class QHDataset(Dataset[QHBatch]):
             if depth is not None:
                 depths[unit.key] = depth
         return batch_of(self.source, columns, unit_starts, depths)
+
+    def _checked(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """(b,) indices; nothing, numbers that are not whole, and indices beyond the states are refused."""
+        given = np.asarray(indices)
+        if given.ndim != 1 or not len(given) or given.dtype.kind not in "iu":
+            raise StoreError(f"a batch needs a list of at least one whole number, got {indices!r}")
+        beyond = given[(given < 0) | (given >= len(self))]
+        if len(beyond):
+            have = f"0 to {len(self) - 1}" if len(self) else "no states"
+            raise StateMissing(f"there is no state {beyond[0]}; the dataset has {have}")
+        return given.astype(np.int64)
 
     def _read(self, number: int) -> tuple[Columns, UnitDepth | None]:
         """A unit's rows and depth images, from the cache or from disk."""

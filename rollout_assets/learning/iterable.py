@@ -8,22 +8,27 @@ other processes cannot know.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from rollout_assets.errors import StoreError
+from rollout_assets.errors import RolloutAssetsError, StoreError
 from rollout_assets.learning.batch import QHBatch
 from rollout_assets.learning.order import BatchPlan, Tail, Window, epoch_windows
-from rollout_assets.learning.states import Columns, StateSource, Unit, UnitDepth, UnitKey, batch_of
+from rollout_assets.learning.ranks import group_size, require_agreement
+from rollout_assets.learning.states import Columns, StateSource, Unit, UnitDepth, UnitKey, Verify, batch_of
 
 STATE_VERSION = 1
 
 
 class EpochPosition(TypedDict):
-    """Where an epoch stands, and of which data and order; plain values, so it can be saved as JSON."""
+    """Where an epoch stands, and of which data and order; plain values, so it can be saved as JSON.
+
+    ``stores`` are the digests of the stores' manifests: a version is what it holds, wherever it lies.
+    """
 
     version: int
     seed: int
@@ -41,9 +46,17 @@ class QHIterableDataset(IterableDataset[QHBatch]):
     The order depends on ``seed`` and epoch alone. Every rank gets the same number of batches of the same sizes. Use it
     through ``QHLoader``, or in a ``DataLoader`` with ``batch_size=None``, because it makes whole batches itself.
 
+    The version of each store is the one that is current when the dataset is made, for all workers and epochs, whatever
+    is promoted later; an epoch whose version is gone is refused. Ranks must have the same version: ``QHLoader`` finds
+    out where ``torch.distributed`` is initialised; without it compare ``versions``, or load one rank's ``state_dict``
+    on all, which refuses another version.
+
     ``history``: how many earlier depth images each state comes with. ``tail``: what happens to the last places of an
     epoch that cannot be shared equally by all ranks. ``trainable_only``: leave out states that have no candidate with a
     label. ``window_units``: how many stored chunks are shuffled together; more mix better and need more memory.
+    ``verify``: "manifest" refuses what is not what the manifest says was written. It reads four bytes of every chunk
+    when the dataset is made, and compares them whenever a chunk is decoded. "none" leaves it out, for stores behind a
+    slow network or without digests; schema and version are checked all the same.
     """
 
     def __init__(
@@ -59,12 +72,13 @@ class QHIterableDataset(IterableDataset[QHBatch]):
         tail: Tail = "drop",
         trainable_only: bool = True,
         window_units: int = 8,
+        verify: Verify = "manifest",
     ) -> None:
         if not 0 <= rank < world_size:
             raise StoreError(f"rank must be between 0 and {world_size - 1}, got {rank}")
         if window_units < 1:
             raise StoreError(f"window_units must be >= 1, got {window_units}")
-        self.source = StateSource(stores, trainable_only, history)
+        self.source = StateSource(stores, trainable_only, history, verify)
         self.batch_size = batch_size
         self.seed = seed
         self.shuffle = shuffle
@@ -77,6 +91,11 @@ class QHIterableDataset(IterableDataset[QHBatch]):
         _ = self.plan, self.source.units
 
     @property
+    def versions(self) -> tuple[str, ...]:
+        """The digest of each store's manifest: what a version is, wherever it lies."""
+        return tuple(self.source.fingerprint())
+
+    @property
     def plan(self) -> BatchPlan:
         """How the rest of the epoch is divided into batches."""
         return BatchPlan(self.source.total, self.consumed, self.batch_size, self.world_size, self.tail)
@@ -86,7 +105,16 @@ class QHIterableDataset(IterableDataset[QHBatch]):
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch at its start."""
-        self.epoch, self.consumed = epoch, 0
+        self.epoch, self.consumed = _whole_number("epoch", epoch), 0
+
+    def check_ranks(self, group: Any = None) -> None:
+        """Refuse to go on if the ranks of a process group differ in data, order or position.
+
+        Every rank of the group must call this. ``QHLoader`` does at the start of each epoch, where the default process
+        group has ``world_size`` ranks.
+        """
+        settings = {"batch_size": self.batch_size, "world_size": self.world_size, "tail": self.tail}
+        require_agreement({**self.state_dict(), **settings}, self.rank, group)
 
     def state_dict(self, steps: int = 0) -> EpochPosition:
         """The position after ``steps`` more batches of each rank; it is the same on every rank."""
@@ -102,14 +130,19 @@ class QHIterableDataset(IterableDataset[QHBatch]):
         }
 
     def load_state_dict(self, state: EpochPosition) -> None:
-        """Resume at a saved position; one of other data or of another order is refused."""
+        """Resume at a saved position; one of other data or of another order, or beyond the epoch, is refused."""
         own = self.state_dict()
         for name in ("version", "seed", "shuffle", "window_units", "total", "stores"):
             if state.get(name) != own.get(name):
                 raise StoreError(f"cannot resume: {name} was {state.get(name)!r}, is {own.get(name)!r} now")
-        self.epoch, self.consumed = int(state["epoch"]), int(state["consumed"])
+        epoch = _whole_number("cannot resume: epoch", state.get("epoch"))
+        consumed = _whole_number("cannot resume: consumed", state.get("consumed"))
+        if consumed > self.source.total:
+            raise StoreError(f"cannot resume: consumed must be between 0 and {self.source.total}, got {consumed}")
+        self.epoch, self.consumed = epoch, consumed
 
     def __iter__(self) -> Iterator[QHBatch]:
+        self.source.confirm()
         worker = get_worker_info()
         first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
         windows = epoch_windows(self.source.units, self.window_units, self.seed, self.epoch, self.shuffle)
@@ -123,14 +156,20 @@ class QHLoader:
     """A ``DataLoader`` over a ``QHIterableDataset`` that knows its position, so that training can resume mid-epoch.
 
     Iterating gives the rest of the current epoch; the next iteration gives the next epoch. ``options`` are those of
-    ``DataLoader``, for example ``pin_memory`` or ``prefetch_factor``.
+    ``DataLoader``, for example ``pin_memory`` or ``prefetch_factor``. An error of this package that happens in a worker
+    is raised here as what it is.
+
+    Where ``torch.distributed`` is initialised and the dataset is shared by all its ranks, each epoch begins with
+    ``check_ranks``, so every rank must begin it.
     """
 
     def __init__(self, dataset: QHIterableDataset, num_workers: int = 0, **options: Any) -> None:
         if options.get("persistent_workers"):
             raise StoreError("persistent_workers=True would keep the position of an earlier epoch; leave it out")
         self.dataset = dataset
-        self._loader: DataLoader[QHBatch] = DataLoader(dataset, batch_size=None, num_workers=num_workers, **options)
+        self._loader: DataLoader[QHBatch | _WorkerError] = DataLoader(
+            _WithErrors(dataset), batch_size=None, num_workers=num_workers, **options
+        )
         self._delivered = 0
 
     def __len__(self) -> int:
@@ -139,7 +178,11 @@ class QHLoader:
     def __iter__(self) -> Iterator[QHBatch]:
         """The batches that are left of the current epoch; at its end the next one begins."""
         self._delivered = 0
+        if 1 < self.dataset.world_size == group_size():
+            self.dataset.check_ranks()
         for batch in self._loader:
+            if isinstance(batch, _WorkerError):
+                raise batch.error
             self._delivered += 1
             yield batch
         self._delivered = 0
@@ -153,6 +196,31 @@ class QHLoader:
         """Resume at a saved position, with any number of workers and ranks."""
         self._delivered = 0
         self.dataset.load_state_dict(state)
+
+
+@dataclass(frozen=True)
+class _WorkerError:
+    """An error of a worker on its way to the process that it belongs to."""
+
+    error: RolloutAssetsError
+
+
+class _WithErrors(IterableDataset["QHBatch | _WorkerError"]):
+    """A dataset's batches; in a worker an error of this package is the last item.
+
+    Torch would make it anew from its text, traceback and all, and without what it carries.
+    """
+
+    def __init__(self, dataset: QHIterableDataset) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[QHBatch | _WorkerError]:
+        try:
+            yield from self._dataset
+        except RolloutAssetsError as error:
+            if get_worker_info() is None:
+                raise
+            yield _WorkerError(error)
 
 
 class _WindowCache:
@@ -201,6 +269,12 @@ class _WindowCache:
         """Keep the depth images of exactly the loaded windows' units."""
         units = [unit for number in self._loaded for unit in self._windows[number].units]
         self._depth = {unit.key: self._depth.get(unit.key) or self._source.read_depth(unit) for unit in units}
+
+
+def _whole_number(what: str, value: Any) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 0:
+        raise StoreError(f"{what} must be a whole number >= 0, got {value!r}")
+    return int(value)
 
 
 def _joined(parts: list[Columns]) -> Columns:

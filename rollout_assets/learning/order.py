@@ -7,7 +7,7 @@ are mixed within a window, windows are mixed across the data, and few windows ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,8 @@ class BatchPlan:
         for name in ("batch_size", "world_size"):
             if getattr(self, name) < 1:
                 raise StoreError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if self.tail not in get_args(Tail):
+            raise StoreError(f"tail must be one of {', '.join(get_args(Tail))}, got {self.tail!r}")
         if not 0 <= self.consumed <= self.total:
             raise StoreError(f"consumed must be between 0 and {self.total}, got {self.consumed}")
 

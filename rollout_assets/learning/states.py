@@ -1,7 +1,8 @@
 """States of one or many stores: which of them count for training, and their rows, read unit by unit.
 
 A unit is a run of consecutive states of one store, as long as a stored chunk, so that reading a unit decodes each chunk
-once. Stores are opened in the process that reads them, so a dataset can be forked or sent to a worker at any time.
+once. The version of each store is pinned here; it is opened in the process that reads it, so a dataset can be forked or
+sent to a worker at any time, and every process reads the same version.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_assets.errors import StoreError
+from rollout_assets.errors import StoreDamaged, StoreError
 from rollout_assets.learning.batch import DepthHistory, QHBatch, as_tensor, to_batch
+from rollout_assets.learning.pinned import PinnedStore, open_stores
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import Q_H, SELECTED_DEPTH, STEPS
+
+Verify = Literal["manifest", "none"]
+"""Whether what is read must be what the stores' manifests say was written."""
 
 Columns = dict[str, NDArray[Any]]
 
@@ -56,16 +61,22 @@ class Unit:
 class StateSource:
     """The states of some stores, all padded to the same number of candidates."""
 
-    def __init__(self, stores: Sequence[Path | str] | Path | str, trainable_only: bool, history: int) -> None:
-        self.stores = (str(stores),) if isinstance(stores, (str, Path)) else tuple(str(store) for store in stores)
-        if not self.stores:
+    def __init__(
+        self, stores: Sequence[Path | str] | Path | str, trainable_only: bool, history: int, verify: Verify
+    ) -> None:
+        names = (str(stores),) if isinstance(stores, (str, Path)) else tuple(str(store) for store in stores)
+        if not names:
             raise StoreError("a dataset needs at least one store, got none")
         if history < 0:
             raise StoreError(f"history must be >= 0, got {history}")
+        if verify not in get_args(Verify):
+            raise StoreError(f"verify must be one of {', '.join(get_args(Verify))}, got {verify!r}")
         self.history = history
         self.trainable_only = trainable_only
-        self._readers: dict[int, list[RolloutZarrStoreReader]] = {}
-        readers = self.readers
+        readers = open_stores(names)
+        sealed = arrays_read(history) if verify == "manifest" else ()
+        self.pins = tuple(PinnedStore.of(reader, sealed) for reader in readers)
+        self._readers = {os.getpid(): readers}
         if history and not all(reader.attributes.get("selected_depth_enabled") for reader in readers):
             raise StoreError("history needs depth images, but a store has no selected depth; use history=0")
         sizes = {
@@ -81,18 +92,33 @@ class StateSource:
 
     @property
     def readers(self) -> list[RolloutZarrStoreReader]:
-        """The stores, opened in this process."""
+        """The pinned versions, opened in this process."""
         process = os.getpid()
         if process not in self._readers:
-            self._readers = {process: [RolloutZarrStoreReader(store) for store in self.stores]}
+            self._readers = {process: [pin.open() for pin in self.pins]}
         return self._readers[process]
+
+    def confirm(self) -> None:
+        """Refuse to go on if one of the pinned versions is gone or has changed."""
+        for pin, reader in zip(self.pins, self.readers, strict=True):
+            pin.confirm(reader)
+
+    def read_rows(self, store_index: int, path: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Rows of an array of one store; an error says which store it is, or that its version is gone."""
+        reader = self.readers[store_index]
+        try:
+            return reader.row_array(path).read(start, stop, threads=stop is None)
+        except StoreDamaged as error:
+            raise self.pins[store_index].explain(error, reader) from None
+
+    def _whole(self, path: str) -> list[NDArray[Any]]:
+        return [self.read_rows(index, path) for index in range(len(self.pins))]
 
     @cached_property
     def chosen(self) -> list[NDArray[np.int64]]:
         """Per store, the states that count, ascending."""
         chosen = []
-        for reader in self.readers:
-            mask = reader.array(Q_H.path("q_train_mask"))
+        for mask in self._whole(Q_H.path("q_train_mask")):
             counted = mask.any(axis=1) if self.trainable_only else np.ones(len(mask), np.bool_)
             chosen.append(np.flatnonzero(counted))
         return chosen
@@ -117,28 +143,26 @@ class StateSource:
         return sum(len(rows) for rows in self.chosen)
 
     def fingerprint(self) -> list[str]:
-        """The data that a position in an epoch belongs to: one digest per store."""
-        return [str(reader.attributes["manifest_sha256"]) for reader in self.readers]
+        """The data that a position in an epoch belongs to: the digest of each store's manifest."""
+        return [pin.manifest_sha256 for pin in self.pins]
 
     def read(self, unit: Unit) -> Columns:
         """The rows of a unit that count, padded to the common width, with ``store_index``."""
-        reader = self.readers[unit.store_index]
         local = self.chosen[unit.store_index][unit.rows[0] : unit.rows[1]] - unit.start
         columns = {"store_index": np.full(len(local), unit.store_index, np.int64)}
         all_count = len(local) == unit.stop - unit.start
         for name in Q_H.names:
-            stored = reader.row_array(Q_H.path(name)).read(unit.start, unit.stop, threads=False)
+            stored = self.read_rows(unit.store_index, Q_H.path(name), unit.start, unit.stop)
             values = stored if all_count else stored[local]
             columns[name] = self._padded(name, values)
         return columns
 
     def read_depth(self, unit: Unit) -> UnitDepth:
         """Depth and masks of the steps that a unit's states look back at."""
-        reader = self.readers[unit.store_index]
         steps = self._step_rows[unit.store_index][unit.start : unit.stop]
         first = max(int(steps[0]) - self.history, 0)
         depth, valid = (
-            reader.row_array(SELECTED_DEPTH.path(name)).read(first, int(steps[-1]) + 1, threads=False)
+            self.read_rows(unit.store_index, SELECTED_DEPTH.path(name), first, int(steps[-1]) + 1)
             for name in SELECTED_DEPTH.rasters
         )
         return first, depth, valid
@@ -151,12 +175,12 @@ class StateSource:
 
     @cached_property
     def _step_indices(self) -> list[NDArray[np.int64]]:
-        return [reader.array(STEPS.path("step_index")).astype(np.int64) for reader in self.readers]
+        return [indices.astype(np.int64) for indices in self._whole(STEPS.path("step_index"))]
 
     @cached_property
     def _step_rows(self) -> list[NDArray[np.int64]]:
         """Per store, the step that each state is; dead ends may be kept out of the view."""
-        return [reader.array(Q_H.path("state_step_row_id")) for reader in self.readers]
+        return self._whole(Q_H.path("state_step_row_id"))
 
     def _padded(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
         missing = self.width - values.shape[1] if values.ndim == 2 else 0
@@ -164,6 +188,12 @@ class StateSource:
             return values
         padding = np.full((len(values), missing), Q_H[name].pad, values.dtype)
         return np.concatenate([values, padding], axis=1)
+
+
+def arrays_read(history: int) -> tuple[str, ...]:
+    """Every array that a dataset with this history reads."""
+    depth = (*(SELECTED_DEPTH.path(name) for name in SELECTED_DEPTH.rasters), STEPS.path("step_index"))
+    return (*(Q_H.path(name) for name in Q_H.names), *(depth if history else ()))
 
 
 def batch_of(

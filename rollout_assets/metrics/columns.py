@@ -7,7 +7,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ AGENT, TASK, ROLLOUT = "agent_ref", "_task_index", "_rollout_index"
 
 IDENTIFIERS = frozenset({"source_row", "target_rank", "seed"})
 """Numbers that name something; a mean of them means nothing."""
+
+NO_TAKEABLE_VIEW: Final = "no_takeable_view"
+"""``end_reason`` of a root at which no view could be taken: it has no reward."""
 
 _MEASURES = frozenset({bool, int, float})
 
@@ -36,11 +39,16 @@ def rollout_id(result: Mapping[str, Any]) -> RolloutId:
 
 @dataclass(eq=False)
 class AgentColumns:
-    """All results of one agent, in the order they came: task, rollout, whether refused, and every numeric field."""
+    """All results of one agent, in the order they came: task, rollout, and every numeric field.
+
+    ``refused`` and ``no_view`` mark results without a reward: of a target without a label, or of a root without a view
+    that can be taken.
+    """
 
     tasks: array[int] = field(default_factory=lambda: array("q"))
     rollouts: array[int] = field(default_factory=lambda: array("q"))
     refused: array[int] = field(default_factory=lambda: array("b"))
+    no_view: array[int] = field(default_factory=lambda: array("b"))
     numbers: defaultdict[str, array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
     flags: defaultdict[str, array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
 
@@ -60,6 +68,7 @@ class AgentColumns:
         self.tasks.append(key[1])
         self.rollouts.append(key[2])
         self.refused.append(result.get("status") == "refused")
+        self.no_view.append(result.get("end_reason") == NO_TAKEABLE_VIEW)
 
     def column(self, columns: Mapping[str, array[float]], name: str) -> NDArray[np.float64]:
         """(results,) float64, NaN where a result had no such number."""

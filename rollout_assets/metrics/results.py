@@ -1,8 +1,8 @@
 """Metrics of collected results, per agent and per task; needs no server and no order of lines.
 
 Results are sorted by key before anything is added up, so the same results give the same metrics to the bit however they
-were collected. A refused result has no reward and counts as refused, never as zero; every figure says how many values
-it stands on.
+were collected. A refused result has no reward and counts as refused, never as zero; so does a root at which no view
+could be taken, as ``no_view``. Every figure says how many values it stands on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from rollout_assets.config import ConfigSection, canonical_json
+from rollout_assets.config import ConfigSection, Count, Finite, Natural, Number, canonical_json
 from rollout_assets.errors import ResultsRefused
 from rollout_assets.files import publishing
 from rollout_assets.metrics.columns import AgentColumns, RolloutId, rollout_id
@@ -30,11 +30,11 @@ KINDS = ("mean", "max", "min", "median", "std")
 class MetricOptions(ConfigSection):
     """Settings of aggregation."""
 
-    success_threshold: Annotated[float, Field(allow_inf_nan=False)] = 0.1
+    success_threshold: Finite = 0.1
     """A reward of at least this is a success; 0.1 is a tenth of the error at the root."""
-    bootstrap_samples: Annotated[int, Field(ge=1)] = 1_000
-    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    seed: Annotated[int, Field(ge=0)] = 0
+    bootstrap_samples: Count = 1_000
+    confidence: Annotated[Number, Field(gt=0, lt=1)] = 0.95
+    seed: Natural = 0
 
 
 TaskCounts = Mapping[tuple[str, int], int]
@@ -121,6 +121,7 @@ class _AgentTable:
         self.tasks, rollouts = tasks[order], rollouts[order]
         self._refuse_duplicates(rollouts)
         self.refused = np.array(columns.refused, np.bool_)[order]
+        self.no_view = np.array(columns.no_view, np.bool_)[order]
         self.numbers = {field: columns.column(columns.numbers, field)[order] for field in sorted(columns.numbers)}
         self.flags = {field: columns.column(columns.flags, field)[order] for field in sorted(columns.flags)}
 
@@ -211,6 +212,7 @@ class _AgentTable:
             "expected": expected,
             "done": done,
             "refused": int(self.refused[places].sum()),
+            "no_view": int(self.no_view[places].sum()),
             "failed": failed,
             "missing": None if expected is None else expected - done - failed,
         }

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+import polars as pl
 from plotly.offline import get_plotlyjs
 
 from rollout_assets.errors import ConfigError
@@ -114,6 +115,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], ids: Sequence[s
     return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
 
 
+def frame(values: pl.DataFrame) -> str:
+    """A table of a whole frame."""
+    return table([name.replace("_", " ") for name in values.columns], values.rows())
+
+
 def folded(label: str, content: str) -> str:
     """Something long that a reader opens on demand."""
     return f"<details><summary>{escape(label)}</summary>{content}</details>"
@@ -127,6 +133,11 @@ def records(values: Mapping[str, Any]) -> str:
 def link(target: str, label: Any) -> Markup:
     """A link inside the page."""
     return Markup(f'<a href="#{escape(target)}">{cell(label)}</a>')
+
+
+def file_link(address: str, label: str) -> Markup:
+    """A link to a file beside the page."""
+    return Markup(f'<a href="{escape(address)}">{escape(label)}</a>')
 
 
 def tagged(kind: str, label: str) -> Markup:

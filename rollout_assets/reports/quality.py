@@ -14,11 +14,11 @@ import plotly.graph_objects as go
 import polars as pl
 from numpy.typing import NDArray
 
-from rollout_assets.config import CampaignConfig
+from rollout_assets.config import CampaignConfig, QualityConfig
 from rollout_assets.errors import RolloutAssetsError
 from rollout_assets.geometry.poses import Float32, Float64
 from rollout_assets.inspection.context import candidate_span, rollout_context
-from rollout_assets.inspection.provenance import generation
+from rollout_assets.inspection.provenance import generation, recorded_campaign
 from rollout_assets.inspection.replay import source_of
 from rollout_assets.oracle.scorer import OracleScorer, OracleState, ScoreRequest
 from rollout_assets.reports import page as html
@@ -29,26 +29,13 @@ from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES
 from rollout_assets.sources.vin_store import VinOfflineStore
 
-NEGATIVE_SHARES = (0.001, 0.01)
-"""Share of negative labels below which a store is good, and from which it is bad."""
-
-ONE_POINT_SHARES = (0.01, 0.05)
-"""The same of labels that one point could move."""
-
-ONE_POINT_MOVE = 0.02
-"""A label hangs on single points when its gain, shared among the view's pixels in the region, exceeds this for each.
-
-It is an estimate from the store alone: the average pixel's share, not the most important one's. The share of labels
-depends much on this limit, so the page shows it for ``ONE_POINT_MOVES`` as well. Only a second opinion measures it.
-"""
-
 ONE_POINT_MOVES = (0.005, 0.01, 0.02, 0.05, 0.1)
+"""Limits that the page shows the share of labels for which hang on single points.
 
-AGREEMENTS = (0.9, 0.7)
-"""Rank correlation of two weightings above which a label is good, and below which it is bad."""
-
-SAMPLED_TARGETS = 12
-"""Targets whose gains are measured again under both weightings."""
+Such a label's gain, shared among the view's pixels in the region, exceeds the limit for each. It is an estimate from
+the store alone: the average pixel's share, not the most important one's. The share of labels depends much on the limit.
+Only a second opinion measures it.
+"""
 
 HISTOGRAM_BINS = 60
 CLASSES_SHOWN = 12
@@ -89,9 +76,15 @@ class Agreement:
         return None if self.targets.is_empty() else float(self.targets["same_best"].to_numpy().mean())
 
 
-def verdict(share: float, limits: tuple[float, ...]) -> str:
+def verdict(share: float, limits: tuple[float, float]) -> str:
     """Good below the first limit, bad from the second on, careful between them."""
     return "good" if share < limits[0] else "careful" if share < limits[1] else "bad"
+
+
+def limits_for(reader: RolloutZarrStoreReader, campaign: CampaignConfig | None) -> QualityConfig:
+    """What a store is held against: ``[quality]`` of the campaign, or of the one that made the store."""
+    known = campaign or recorded_campaign(reader)
+    return QualityConfig() if known is None else known.quality
 
 
 def labelled_views(reader: RolloutZarrStoreReader) -> pl.DataFrame:
@@ -230,7 +223,9 @@ def _agreement_rows(
 ) -> Iterator[dict[str, Any]]:
     scenes = SceneLoader(source.meshes, campaign.oracle.device)
     chains = rollout_context(reader).unique("target_row_id", keep="first", maintain_order=True)
-    spread = np.unique(np.linspace(0, chains.height - 1, min(SAMPLED_TARGETS, chains.height)).astype(np.int64))
+    spread = np.unique(
+        np.linspace(0, chains.height - 1, min(campaign.quality.weighting_targets, chains.height)).astype(np.int64)
+    )
     for chain in chains[spread.tolist()].iter_rows(named=True) if chains.height else ():
         stored = reader.rollout(chain["rollout_row_id"])
         poses = _root_poses(reader, chain["rollout_row_id"])

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import StoreDamaged
@@ -20,17 +19,16 @@ from rollout_assets.inspection.explain import config_rows
 from rollout_assets.inspection.objectives import rollout_step_objective_rows
 from rollout_assets.inspection.provenance import generation, recorded_campaign
 from rollout_assets.inspection.readiness import training_readiness
+from rollout_assets.inspection.second_opinion import SecondOpinion
 from rollout_assets.inspection.summary import candidate_group_summary_rows, rollout_tree_summary_rows
-from rollout_assets.inspection.suspicious import suspicious_rollout_rows
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.reports import page as html
-from rollout_assets.reports import quality
 from rollout_assets.reports import store_figures as figures
+from rollout_assets.reports.quality_section import QualityReport, quality_parts
+from rollout_assets.reports.suspicious_rows import add_suspicious_rows
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 GALLERY_IMAGES = 12
-EXAMPLES_PER_KIND = 12
-"""Findings of one kind that the page lists; the command below them lists all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +38,8 @@ class _Report:
     page: html.Page
     reader: RolloutZarrStoreReader
     campaign: CampaignConfig | None
-    opinion: pl.DataFrame | None
+    opinion: SecondOpinion | None
+    path: Path
 
     @cached_property
     def objectives(self) -> pl.DataFrame:
@@ -52,23 +51,29 @@ def write_store_report(
     path: Path,
     *,
     campaign: CampaignConfig | None = None,
-    opinion: pl.DataFrame | None = None,
+    opinion: SecondOpinion | None = None,
     progress: ProgressSink = SILENT,
 ) -> Path:
-    """Write the report as one self-contained HTML file: no network, no other files.
+    """Write the report as one self-contained HTML file: no network, no other files needed.
 
-    With a campaign whose source is there, some targets are measured again under both weightings of faces. ``opinion``
-    is a second opinion's table; its column ``moved`` says how far noise on the points moves a label.
+    With a campaign whose source is there, some targets are measured again under both weightings of faces, rows that
+    look wrong link to 3-D pages in ``pictures_folder(path)``, and its ``[quality]`` says what is good; without one,
+    the ``[quality]`` of the campaign that made the store. ``opinion`` is shown if there is one.
     """
     html.refuse_other_endings(path)
     page = html.Page(f"Rollout store {Path(reader.location).name}", reader.location)
-    report = _Report(page, reader, campaign, opinion)
+    report = _Report(page, reader, campaign, opinion, path)
     for done, part in enumerate(PARTS, start=1):
         part(report)
         progress(ProgressEvent("report", done, len(PARTS), unit="sections"))
     again = f"rollout-assets report {shlex.quote(reader.location)} -o {shlex.quote(str(path))}"
     page.section("again", "Make this page again", html.command(again))
     return page.write(path)
+
+
+def pictures_folder(path: Path) -> Path:
+    """Where the 3-D pages that a report links to are: beside it, so that both can be moved together."""
+    return path.with_name(f"{path.stem}_rollouts")
 
 
 def _overview(report: _Report) -> None:
@@ -93,93 +98,13 @@ def _overview(report: _Report) -> None:
         "<h3>Is it worth training on?</h3>",
         html.table(("measure", "value", "wanted", "", "why it matters"), measures),
         "<h3>Support by recipe</h3>",
-        _frame(ready.by_policy),
+        html.frame(ready.by_policy),
     )
 
 
 def _quality(report: _Report) -> None:
-    page, reader = report.page, report.reader
-    views = quality.labelled_views(reader)
-    title = "Quality: can these labels be trusted?"
-    if views.is_empty():
-        page.section("quality", title, html.text("No view of this store has a label."))
-        return
-    gains = views["target_root_gain"].to_numpy()
-    unstable = float((views["gain_per_point"].to_numpy() > quality.ONE_POINT_MOVE).mean())
-    agreement = None if report.campaign is None else quality.weighting_agreement(reader, report.campaign)
-    causes, headroom = quality.causes(reader, views), quality.headroom_rows(report.objectives)
-    page.section(
-        "quality",
-        title,
-        html.cards(_quality_cards(gains, unstable, agreement)),
-        "<h3>How the labels were defined</h3>",
-        html.table(("definition", "value", "", "meaning"), quality.definitions(reader)),
-        html.pair(page.figure(quality.gain_histogram(gains)), page.figure(quality.negative_bars(causes))),
-        html.folded("Negative labels by cause, as numbers", _frame(causes)),
-        "<h3>Stability under noise</h3>",
-        *_stability(report, views, unstable),
-        "<h3>Agreement of weightings</h3>",
-        *_agreement(agreement),
-        "<h3>Headroom by step</h3>",
-        html.text(
-            "How much more the best labelled view would have gained than the view that was taken. It is near zero for "
-            "a greedy recipe. If it is near zero for a random one too, all views are worth the same: nothing to learn."
-        ),
-        html.pair(page.figure(quality.headroom_bars(headroom)), _frame(headroom)),
-    )
-
-
-def _quality_cards(
-    gains: NDArray[np.float32], unstable: float, agreement: quality.Agreement | None
-) -> dict[str, int | float | html.Markup]:
-    negative = float((gains < 0).mean())
-    cards: dict[str, int | float | html.Markup] = {
-        "labels": len(gains),
-        "median gain": float(np.median(gains)),
-        "negative": html.tagged(quality.verdict(negative, quality.NEGATIVE_SHARES), f"{negative:.2%}"),
-        "hang on single points": html.tagged(quality.verdict(unstable, quality.ONE_POINT_SHARES), f"{unstable:.2%}"),
-    }
-    if agreement is not None and agreement.spearman is not None and agreement.same_best is not None:
-        limits = tuple(1.0 - limit for limit in quality.AGREEMENTS)
-        status = quality.verdict(1.0 - agreement.spearman, limits)
-        cards["rank correlation of weightings"] = html.tagged(status, f"{agreement.spearman:.2f}")
-        cards["same best view"] = html.tagged(status, f"{agreement.same_best:.0%}")
-    return cards
-
-
-def _stability(report: _Report, views: pl.DataFrame, unstable: float) -> list[str]:
-    words = html.text(
-        f"{unstable:.2%} of the labels hang on single points: few pixels of the view lie in the target's region, and "
-        f"on average each stands for more than {quality.ONE_POINT_MOVE:g} of root gain. This is an estimate from the "
-        "store alone, and the share depends on the limit:"
-    )
-    limits = html.table(("root gain per pixel above", "share of labels"), quality.one_point_rows(views))
-    single = words + limits
-    if report.opinion is None or "moved" not in report.opinion.columns:
-        how = html.text("No second opinion is at hand. It measures how far a label moves under noise:", soft=True)
-        return [
-            single,
-            how,
-            html.command(f"rollout-assets inspect second-opinion {shlex.quote(report.reader.location)}"),
-        ]
-    moved = report.opinion["moved"].cast(pl.Float64).drop_nulls().drop_nans().to_numpy()
-    if not len(moved):
-        return [single, html.text("The second opinion moved no point.", soft=True)]
-    figures = f"{len(moved):,} labels: median {np.median(moved):.2g}, largest {moved.max():.2g}"
-    return [single, html.text(f"How far noise on the points moves a label, by the second opinion. {figures}.")]
-
-
-def _agreement(agreement: quality.Agreement | None) -> list[str]:
-    if agreement is None:
-        return [html.text("Not measured: no source was given (rollout-assets report --campaign FILE).", soft=True)]
-    if agreement.problem is not None:
-        return [html.text(agreement.problem, soft=True)]
-    words = (
-        f"The root views of {agreement.targets.height} targets, measured again by area and with every face the same: "
-        f"median rank correlation {agreement.spearman:.2f}, the same best view in {agreement.same_best:.0%} of states. "
-        "Where they disagree, the label depends on how a mesh was tessellated or on what a weight is meant to reward."
-    )
-    return [html.text(words), html.folded("By target", _frame(agreement.targets))]
+    about = QualityReport(report.reader, report.objectives, report.campaign, report.opinion)
+    report.page.section("quality", "Quality: can these labels be trusted?", *quality_parts(report.page, about))
 
 
 def _validity(report: _Report) -> None:
@@ -196,7 +121,7 @@ def _validity(report: _Report) -> None:
         html.text("Left: the first rule that refused a view. Right: every rule that fails, so a view may count twice."),
         html.pair(page.figure(figures.primary_reasons(reader)), page.figure(figures.every_rule(reader))),
         "<h3>By position family</h3>",
-        _frame(
+        html.frame(
             candidate_group_summary_rows(reader, "position").select(
                 "position",
                 "count",
@@ -234,7 +159,7 @@ def _gains(report: _Report) -> None:
         page.figure(figures.headroom(report.objectives)),
         html.folded(
             "What was taken, by position family",
-            _frame(
+            html.frame(
                 rollout_tree_summary_rows(reader).select(
                     "recipe",
                     "step_index",
@@ -297,57 +222,8 @@ def _depths(report: _Report) -> None:
 
 
 def _suspicious(report: _Report) -> None:
-    page, reader = report.page, report.reader
-    suspicious = suspicious_rollout_rows(reader)
-    if suspicious.is_empty():
-        page.section("suspicious", "What looks wrong", html.text("Nothing. Every kind of finding was looked for."))
-        return
-    kinds = suspicious.group_by("kind", "severity", maintain_order=True).agg(pl.len().alias("rows"))
-    overview = html.table(
-        ("kind", "severity", "rows"),
-        [
-            (html.link(f"kind-{kind}", kind), html.tagged(severity, severity), rows)
-            for kind, severity, rows in kinds.rows()
-        ],
-    )
-    parts, mentioned = [overview], set()
-    columns = ("rollout_row_id", "step_row_id", "candidate_row_id", "target_row_id", "message")
-    for kind, _, count in kinds.rows():
-        shown = suspicious.filter(pl.col("kind") == kind).head(EXAMPLES_PER_KIND)
-        mentioned |= set(shown["step_row_id"].drop_nulls().to_list())
-        rows = f"{count:,} rows" if count > 1 else "1 row"
-        more = f", first {shown.height}" if shown.height < count else ""
-        parts.append(f'<h3 id="kind-{kind}">{kind} ({rows}{more})</h3>')
-        lines = [(rollout, _step_link(step), *others) for rollout, step, *others in shown.select(columns).rows()]
-        parts.append(html.table(("rollout", "step", "candidate", "target", "what"), lines))
-    place = shlex.quote(reader.location)
-    parts.append(html.text("All of them, and everything about one candidate:", soft=True))
-    parts.append(
-        html.command(
-            f"rollout-assets inspect suspicious {place} --csv", f"rollout-assets inspect explain {place} CANDIDATE"
-        )
-    )
-    page.section("suspicious", "What looks wrong", *parts)
-    if mentioned:
-        page.section("steps", "Steps named above", _steps(report.objectives, sorted(mentioned)))
-
-
-def _steps(objectives: pl.DataFrame, rows: list[int]) -> str:
-    chosen = objectives.filter(pl.col("step_row_id").is_in(rows))
-    columns = {
-        "step_row_id": "step row",
-        "rollout_id": "rollout",
-        "step_index": "step",
-        "target_id": "target",
-        "num_valid_candidates": "valid",
-        "num_candidates": "views",
-        "selected_position": "taken from",
-        "marginal_target_root_gain": "gain",
-        "best_root_gain": "best",
-        "cumulative_target_root_gain": "total",
-    }
-    lines = chosen.select(*columns).rows()
-    return html.table(list(columns.values()), lines, ids=[f"step-{line[0]}" for line in lines])
+    folder = pictures_folder(report.path)
+    add_suspicious_rows(report.page, report.reader, report.objectives, report.campaign, folder)
 
 
 def _lineage(report: _Report) -> None:
@@ -391,11 +267,3 @@ PARTS: tuple[Callable[[_Report], None], ...] = (
     _lineage,
 )
 """Sections in the order of the page."""
-
-
-def _step_link(step: int | None) -> html.Markup | None:
-    return None if step is None else html.link(f"step-{step}", step)
-
-
-def _frame(frame: pl.DataFrame) -> str:
-    return html.table([name.replace("_", " ") for name in frame.columns], frame.rows())

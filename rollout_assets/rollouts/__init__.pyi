@@ -72,6 +72,9 @@ from rollout_assets.campaigns.versions import (
 from rollout_assets.campaigns.versions import (
     rollback_promotion as rollback_promotion,
 )
+from rollout_assets.campaigns.versions import (
+    unpin_promotion as unpin_promotion,
+)
 from rollout_assets.config import (
     RolloutRecipeConfig as RolloutRecipeConfig,
 )
@@ -190,7 +193,7 @@ from rollout_assets.rollouts.manager import (
 from rollout_assets.rollouts.manager import (
     RolloutManager as RolloutManager,
 )
-from rollout_assets.rollouts.roots import RolloutTargetSource as RolloutTargetSource
+from rollout_assets.rollouts.target_sources import RolloutTargetSource as RolloutTargetSource
 from rollout_assets.candidates.reasons import (
     INVALID_REASON_CODES as INVALID_REASON_CODES,
 )

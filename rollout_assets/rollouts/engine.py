@@ -14,47 +14,35 @@ from typing import TypeAlias
 
 import numpy as np
 
+from rollout_assets.candidates.reasons import InvalidReason
 from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.config import RolloutRecipeConfig
 from rollout_assets.geometry.poses import Float32, Float64, translation
-from rollout_assets.randomness import key_digest, rng_for
+from rollout_assets.rollouts.keys import RolloutKey, ShellPath
 from rollout_assets.rollouts.policies import ORACLE_SCORE, Decision, PolicyView, decide
 from rollout_assets.rollouts.recipes import branch_count
 from rollout_assets.rollouts.trace import NOT_SELECTED, StepLabels, TerminationReason
 
-ShellPath: TypeAlias = tuple[int, ...]
-"""Shell indices selected from the root on."""
-
-
-@dataclass(frozen=True)
-class RolloutKey:
-    """What all of a rollout's randomness derives from, besides recipe and path."""
-
-    seed: int
-    sample_key: str
-    target_id: str
-
-    def candidates_rng(self, path: ShellPath) -> np.random.Generator:
-        """For the views offered at a state; the same whatever the recipe."""
-        return rng_for(self.seed, self.sample_key, self.target_id, path, "candidates")
-
-    def selection_rng(self, recipe: RolloutRecipeConfig, path: ShellPath) -> np.random.Generator:
-        """For what a recipe does at a state."""
-        return rng_for(self.seed, self.sample_key, self.target_id, recipe.name, path, "selection")
-
-    def selection_digest(self, recipe: RolloutRecipeConfig, path: ShellPath) -> str:
-        """Digest of the key of a chain's selections; stored as ``selection_rng_state_hash``."""
-        return key_digest(self.seed, self.sample_key, self.target_id, recipe.name, path, "selection").hex()
-
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedState:
-    """A state with its offered views and their labels. pose_world_camera: (12,) where the actor stands."""
+    """A state with its offered views and their labels. pose_world_camera: (12,) where the actor stands.
+
+    target_points_after: (k,) float32, how many points of the target are known once each view is taken; NaN where there
+    is no label.
+    """
 
     path: ShellPath
     pose_world_camera: Float32
     shell: CandidateShell
     labels: StepLabels
+    target_points_after: Float32
+
+    @property
+    def views_scored(self) -> int:
+        """Views that the oracle looked at: the takeable ones, and those that were so until they hit nothing."""
+        blind = self.shell.invalid_reason_bitset == 1 << InvalidReason.DEPTH_NO_HIT
+        return int((self.shell.actor_action_mask | blind).sum())
 
     @property
     def scores(self) -> Float64:
@@ -106,7 +94,8 @@ def expand(recipe: RolloutRecipeConfig, key: RolloutKey) -> Expansion:
     """Grow a recipe's chains to its horizon. Yields the paths it needs next; returns the kept chains, best first.
 
     At every depth each open chain decides once and branches; then the ``beam_width`` best by summed score stay, dead
-    ends among them. Equal sums keep the order in which they were taken.
+    ends among them. Equal sums keep the order in which they were taken. Sending no states ends the growth: the chains
+    are returned as they are, and those that were still open are ``incomplete_rollout``.
     """
     chains: tuple[Chain, ...] = (Chain(),)
     for depth in range(recipe.horizon):
@@ -114,6 +103,8 @@ def expand(recipe: RolloutRecipeConfig, key: RolloutKey) -> Expansion:
         if not open_paths:
             break
         states = yield open_paths
+        if not states:
+            break
         grown: list[Chain] = []
         for chain in chains:
             grown.extend([chain] if chain.dead_end else _branch(chain, states, recipe, key, depth))

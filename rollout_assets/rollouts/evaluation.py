@@ -20,7 +20,8 @@ from rollout_assets.config import CampaignConfig
 from rollout_assets.geometry.poses import Float32
 from rollout_assets.oracle.raycast import render_depth
 from rollout_assets.oracle.scorer import CandidateLabels, OracleScorer, OracleState, ScoreRequest
-from rollout_assets.rollouts.engine import Chain, EvaluatedState, RolloutKey, ShellPath
+from rollout_assets.rollouts.engine import Chain, EvaluatedState
+from rollout_assets.rollouts.keys import RolloutKey, ShellPath
 from rollout_assets.rollouts.roots import TargetedRoot
 from rollout_assets.rollouts.trace import NOT_SELECTED, SelectedDepth, StepLabels
 
@@ -32,6 +33,9 @@ DEPTH_VIEWS_PER_LAUNCH = 256
 
 SelectedDepths = dict[tuple[ShellPath, int], SelectedDepth]
 """Depth of selected views by the path of their state and their place in its shell."""
+
+StateName = tuple[RolloutKey, ShellPath]
+"""What tells states apart."""
 
 R = TypeVar("R")
 
@@ -48,6 +52,19 @@ class StateRequest:
     def key(self) -> RolloutKey:
         """What the state's randomness derives from."""
         return RolloutKey(self.seed, self.root.actor.identity.sample_key, self.root.match.target.target_id)
+
+
+@dataclass(frozen=True, eq=False)
+class _Offer:
+    """A state before it is scored: where the actor stands, what the oracle knows there, and the views offered."""
+
+    pose_world_camera: Float32
+    oracle_state: OracleState
+    shell: CandidateShell
+
+    @property
+    def views_to_score(self) -> int:
+        return int(self.shell.actor_action_mask.sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +104,27 @@ class StateEvaluator:
         self.scorer = scorer
         self.times = StageTimes()
         self.views_scored = 0
-        self._nodes: LRUCache[tuple[RolloutKey, ShellPath], _Node] = LRUCache(kept_states)
+        self._nodes: LRUCache[StateName, _Node] = LRUCache(kept_states)
+        self._offers: LRUCache[StateName, _Offer] = LRUCache(kept_states)
         self._lock = threading.Lock()
 
     def evaluate(self, requests: Sequence[StateRequest]) -> list[EvaluatedState]:
         """The states of all requests, in order."""
         return [node.state for node in self._nodes_of(requests)]
+
+    def views_to_score(self, requests: Sequence[StateRequest]) -> int:
+        """Views that a rollout has scored when it evaluates these states, known before they are scored.
+
+        A state that is evaluated already counts all the same. What was offered is kept until the state is evaluated.
+        """
+        names = [(r.key, r.path) for r in requests]
+        with self._lock:
+            counts = {name: self._nodes[name].state.views_scored for name in names if name in self._nodes}
+        missing = [request for request, name in zip(requests, names, strict=True) if name not in counts]
+        offers = {(r.key, r.path): offer for r, offer in zip(missing, self._offered(missing), strict=True)}
+        with self._lock:
+            self._offers.update(offers)
+        return sum(counts[name] if name in counts else offers[name].views_to_score for name in names)
 
     def selected_depths(
         self, chains: Iterable[tuple[TargetedRoot, Iterable[Chain]]]
@@ -148,26 +180,37 @@ class StateEvaluator:
 
     def _evaluate(self, requests: Sequence[StateRequest]) -> list[_Node]:
         """Evaluate states that are not in the cache; their parents come first."""
-        parents = iter(self._nodes_of([StateRequest(r.root, r.seed, r.path[:-1]) for r in requests if r.path]))
+        offers = self._offered(requests)
         began = perf_counter()
-        places = [self._place(r, next(parents) if r.path else None) for r in requests]
-        began = self.times.add("advance", began)
-        shells = self._offer(requests, [pose for pose, _ in places])
-        began = self.times.add("candidates", began)
         asked = [
-            ScoreRequest(state, shell.pose_world_camera, shell.actor_action_mask)
-            for (_, state), shell in zip(places, shells, strict=True)
+            ScoreRequest(offer.oracle_state, offer.shell.pose_world_camera, offer.shell.actor_action_mask)
+            for offer in offers
         ]
         scored = self.scorer.score(asked)
         self.times.add("score", began)
         with self._lock:
-            self.views_scored += sum(int(request.valid.sum()) for request in asked)
-        nodes = []
-        for request, (pose, state), shell, scores in zip(requests, places, shells, scored, strict=True):
-            judged = with_no_hit(shell, scores.hit_pixels)
-            labels = _step_labels(scores, judged)
-            nodes.append(_Node(EvaluatedState(request.path, pose, judged, labels), state))
-        return nodes
+            self.views_scored += sum(offer.views_to_score for offer in offers)
+        return [
+            _Node(_judged(request.path, offer, scores), offer.oracle_state)
+            for request, offer, scores in zip(requests, offers, scored, strict=True)
+        ]
+
+    def _offered(self, requests: Sequence[StateRequest]) -> list[_Offer]:
+        """What is offered at each state, in order; what was kept is taken, and made only once."""
+        with self._lock:
+            kept = {(r.key, r.path): self._offers.pop((r.key, r.path), None) for r in requests}
+        missing = [r for r in requests if kept[r.key, r.path] is None]
+        made = iter(self._offer(missing) if missing else ())
+        return [kept[r.key, r.path] or next(made) for r in requests]
+
+    def _offer(self, requests: Sequence[StateRequest]) -> list[_Offer]:
+        parents = iter(self._nodes_of([StateRequest(r.root, r.seed, r.path[:-1]) for r in requests if r.path]))
+        began = perf_counter()
+        places = [self._place(r, next(parents) if r.path else None) for r in requests]
+        began = self.times.add("advance", began)
+        shells = self._shells(requests, [pose for pose, _ in places])
+        self.times.add("candidates", began)
+        return [_Offer(pose, state, shell) for (pose, state), shell in zip(places, shells, strict=True)]
 
     def _place(self, request: StateRequest, parent: _Node | None) -> tuple[Float32, OracleState]:
         """Where the actor stands in this state, and what the oracle knows there."""
@@ -176,7 +219,7 @@ class StateEvaluator:
         pose = parent.state.shell.pose_world_camera[request.path[-1]]
         return pose, self.scorer.advance(parent.oracle_state, pose)
 
-    def _offer(self, requests: Sequence[StateRequest], poses: Sequence[Float32]) -> list[CandidateShell]:
+    def _shells(self, requests: Sequence[StateRequest], poses: Sequence[Float32]) -> list[CandidateShell]:
         """Shells of all states; those of one scene in one call."""
         shells: dict[int, CandidateShell] = {}
         by_scene: defaultdict[int, list[int]] = defaultdict(list)
@@ -225,6 +268,14 @@ def drive(
 
 _ERRORS = {"pm_dist_before": "before_m2", "pm_dist_after": "after_m2"}
 """Labels that ``RegionLabels`` calls by another name."""
+
+
+def _judged(path: ShellPath, offer: _Offer, scores: CandidateLabels) -> EvaluatedState:
+    """The state with its views' labels; a view that hits nothing is takeable no more."""
+    shell = with_no_hit(offer.shell, scores.hit_pixels)
+    after = scores.target.current_support + scores.target.new_support
+    points_after = np.where(shell.actor_action_mask, after, np.nan).astype(np.float32)
+    return EvaluatedState(path, offer.pose_world_camera, shell, _step_labels(scores, shell), points_after)
 
 
 def _step_labels(scores: CandidateLabels, shell: CandidateShell) -> StepLabels:

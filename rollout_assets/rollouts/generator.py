@@ -9,20 +9,21 @@ from time import perf_counter
 from typing import Any
 
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
-from rollout_assets.errors import RolloutAssetsError
+from rollout_assets.errors import DataError, ReadingsDiffer
 from rollout_assets.oracle.scorer import OracleScorer
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
-from rollout_assets.rollouts.engine import Chain, RolloutKey, expand
+from rollout_assets.rollouts.engine import Chain, expand
 from rollout_assets.rollouts.evaluation import SelectedDepths, StateEvaluator, drive
+from rollout_assets.rollouts.keys import RolloutKey
 from rollout_assets.rollouts.records import SourceProvenance, rollout_record
 from rollout_assets.rollouts.roots import (
     PreparedSample,
     RefusedTarget,
-    RolloutTargetSource,
     SceneLoader,
     TargetedRoot,
     prepare_sample,
 )
+from rollout_assets.rollouts.target_sources import RolloutTargetSource
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.sources.layout import FORMAT_VERSION, IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
@@ -41,7 +42,9 @@ class RolloutDatasetWriterStats:
     targets_refused: Counter[str] = field(default_factory=Counter)
     boxes_ineligible: Counter[str] = field(default_factory=Counter)
     targets_passed_over: Counter[str] = field(default_factory=Counter)
-    """Eligible boxes that were not considered: SCORE_ZERO, or OUT_OF_REACH of the motion limits."""
+    """Eligible boxes that were not considered: SCORE_ZERO, TOO_FAR_TO_SEE, or OUT_OF_REACH of the motion limits."""
+    targets_absent: dict[str, str] = field(default_factory=dict)
+    """Explicit target that its row does not have -> the row's sample key."""
     rollouts: int = 0
     recipes_stuck: Counter[str] = field(default_factory=Counter)
     steps: int = 0
@@ -112,20 +115,40 @@ class RolloutGenerator:
         )
 
     def records(self, rows: Sequence[IndexRow], progress: ProgressSink = SILENT) -> Iterator[RolloutZarrRecord]:
-        """Records in order of row, target rank and recipe. A row that fails is counted and the others go on."""
+        """Records in order of row, target rank and recipe, all of a row or none.
+
+        A row is skipped and counted for what its own data says, twice; any other error ends the generation.
+        """
         began = perf_counter()
         for done, row in enumerate(rows, start=1):
             try:
-                yield from self._row_records(row)
-            except RolloutAssetsError as error:
-                self._skip(row, type(error).__name__, str(error))
+                records = self._row_records(row)
+            except DataError as error:
+                records = ()
+                self._skip(row, error.skip_reason, str(error))
+            yield from records
             self.stats.rows += 1
             self.stats.seconds = perf_counter() - began
             progress(ProgressEvent("generating", done, len(rows), note=self.stats.note(len(rows)), unit="rows"))
 
     def prepare(self, row: IndexRow) -> PreparedSample:
-        """A row with its targets, before any rollout."""
-        return prepare_sample(self.store.sample(row), self.config, self.scorer, self.scenes, self._target_source)
+        """A row with its targets, before any rollout.
+
+        A row that cannot be used, because of a ``DataError`` or for want of a target, is read a second time: two
+        readings that disagree are a ``ReadingsDiffer``, so that a passing fault is not taken for what the data says.
+        """
+        first = self._reading(row)
+        if isinstance(first, PreparedSample) and first.skip_reason is None:
+            return first
+        second = self._reading(row)
+        if _verdict(first) != _verdict(second):
+            raise ReadingsDiffer(
+                f"{row.sample_key}: read twice with different results, first: {_verdict(first)}, then: "
+                f"{_verdict(second)}; check the disk and the memory of this machine, then run it again"
+            )
+        if isinstance(second, DataError):
+            raise second
+        return second
 
     def records_of(self, prepared: PreparedSample) -> Iterator[RolloutZarrRecord]:
         """Records of a prepared row's targets and all recipes."""
@@ -136,16 +159,23 @@ class RolloutGenerator:
         for target in prepared.targets:
             yield from self._target_records(prepared, target, chains, depths)
 
-    def _row_records(self, row: IndexRow) -> Iterator[RolloutZarrRecord]:
+    def _reading(self, row: IndexRow) -> PreparedSample | DataError:
+        try:
+            return prepare_sample(self.store.sample(row), self.config, self.scorer, self.scenes, self._target_source)
+        except DataError as error:
+            return error
+
+    def _row_records(self, row: IndexRow) -> Sequence[RolloutZarrRecord]:
         prepared = self.prepare(row)
         self.stats.boxes_ineligible.update(
             {name: count for name, count in prepared.box_reasons.items() if name != "VALID"}
         )
         self.stats.targets_passed_over.update(prepared.passed_over)
+        self.stats.targets_absent.update(dict.fromkeys(prepared.absent, row.sample_key))
         if prepared.skip_reason is not None:
             self._skip(row, prepared.skip_reason, prepared.skip_reason)
-            return
-        yield from self.records_of(prepared)
+            return ()
+        return tuple(self.records_of(prepared))
 
     def _expand(
         self, roots: Sequence[TargetedRoot], evaluator: StateEvaluator
@@ -204,3 +234,10 @@ class RolloutGenerator:
         self.stats.views_scored += evaluator.views_scored
         for stage, seconds in evaluator.times.seconds().items():
             self.stats.seconds_per_stage[stage] = self.stats.seconds_per_stage.get(stage, 0.0) + seconds
+
+
+def _verdict(reading: PreparedSample | DataError) -> str:
+    """What a reading of a row says about its use, in words; equal for readings of equal bytes."""
+    if isinstance(reading, DataError):
+        return f"{reading.skip_reason}, {reading}"
+    return reading.skip_reason or "usable"

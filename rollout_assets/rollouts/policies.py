@@ -81,7 +81,7 @@ class Decision:
 
 def decide(recipe: RolloutRecipeConfig, view: PolicyView, count: int, rng: np.random.Generator) -> Decision:
     """Pick up to ``count`` views without replacement; none when no takeable view has a finite score."""
-    policy = _POLICIES[recipe.policy]
+    policy = POLICY_RULES[recipe.policy]
     scores = policy.scores(view, rng)
     eligible = view.takeable & np.isfinite(scores)
     if policy.needs_label:
@@ -120,7 +120,7 @@ def decide(recipe: RolloutRecipeConfig, view: PolicyView, count: int, rng: np.ra
 
 
 @dataclass(frozen=True)
-class _Policy:
+class PolicyRule:
     """How one policy scores and whether it draws (Gumbel top-k, that is without replacement) or ranks."""
 
     score_source: str
@@ -175,13 +175,13 @@ def _by_lot(view: PolicyView, rng: np.random.Generator) -> Float64:
     return rng.random(len(view.takeable))
 
 
-_POLICIES: dict[SelectionPolicy, _Policy] = {
-    "farthest_from_history": _Policy("distance_to_history_m", _from_history, draws=False, logits=_as_they_are),
-    "farthest_from_reference": _Policy("distance_to_reference_m", _from_reference, draws=False, logits=_as_they_are),
-    "random": _Policy("uniform_draw", _by_lot, draws=True, logits=_all_alike, needs_label=True),
-    "random_valid": _Policy("uniform_draw", _by_lot, draws=True, logits=_all_alike),
-    "oracle_greedy": _Policy(ORACLE_SCORE, _oracle, draws=False, logits=_as_they_are),
-    "temperature_softmax": _Policy(ORACLE_SCORE, _oracle, draws=True, logits=spread_logits),
+POLICY_RULES: dict[SelectionPolicy, PolicyRule] = {
+    "farthest_from_history": PolicyRule("distance_to_history_m", _from_history, draws=False, logits=_as_they_are),
+    "farthest_from_reference": PolicyRule("distance_to_reference_m", _from_reference, draws=False, logits=_as_they_are),
+    "random": PolicyRule("uniform_draw", _by_lot, draws=True, logits=_all_alike, needs_label=True),
+    "random_valid": PolicyRule("uniform_draw", _by_lot, draws=True, logits=_all_alike),
+    "oracle_greedy": PolicyRule(ORACLE_SCORE, _oracle, draws=False, logits=_as_they_are),
+    "temperature_softmax": PolicyRule(ORACLE_SCORE, _oracle, draws=True, logits=spread_logits),
 }
 """``random`` draws among labelled views, ``random_valid`` among all that can be taken."""
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
-from rollout_assets.rollouts.engine import Chain, RolloutKey, ShellPath, StepDecision
+from rollout_assets.rollouts.engine import Chain, StepDecision
+from rollout_assets.rollouts.keys import RolloutKey, ShellPath
 from rollout_assets.rollouts.recipes import branch_schedule_id, largest_branch
 from rollout_assets.rollouts.trace import (
     NOT_SELECTED,

@@ -4,34 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.candidates.mixture import CandidateRequest, generate_candidates
 from rollout_assets.candidates.rules import Extent
-from rollout_assets.config import CampaignConfig
+from rollout_assets.config import CampaignConfig, TargetConfig
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.poses import IDENTITY_POSE, Float32, translation
 from rollout_assets.oracle.scene import OracleScene, SceneCache
 from rollout_assets.oracle.scorer import OracleScorer, OracleState, Refusal, Refused
 from rollout_assets.randomness import rng_for
-from rollout_assets.rollouts.engine import RolloutKey
+from rollout_assets.rollouts.keys import RolloutKey
+from rollout_assets.rollouts.target_sources import RolloutTargetSource, target_source_of
 from rollout_assets.sources.meshes import MeshLibrary
 from rollout_assets.sources.sample import VinActor, VinSample
 from rollout_assets.targets.matching import TargetMatch, match_targets
-from rollout_assets.targets.reach import within_turn
+from rollout_assets.targets.reach import longest_horizon, within_sight, within_turn
 from rollout_assets.targets.reasons import TargetInvalidReason
-from rollout_assets.targets.selection import (
-    all_eligible,
-    describe_ground_truth_targets,
-    describe_targets,
-    explicit_targets,
-    reason_counts,
-    select_targets,
-)
-from rollout_assets.targets.table import SelectedTarget, TargetTable
+from rollout_assets.targets.selection import absent_targets, describe_sample, reason_counts
+from rollout_assets.targets.table import TargetTable
 
 SCENE_CACHE_BYTES = 2 << 30
 """Meshes and trees kept in memory; one scene always stays, whatever its size."""
@@ -40,41 +33,8 @@ SCENE_CACHE_BYTES = 2 << 30
 MIN_TAKEABLE_SHARE = 0.05
 """Share of the root's views that must pass the rules of motion and extent for a target to count as reachable."""
 
-SelectedTargets = tuple[SelectedTarget, ...]
-
-
-class RolloutTargetSource(Protocol):
-    """Decides which of a row's described targets get rollouts."""
-
-    def choose(self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator) -> SelectedTargets:
-        """Targets in the order of their rank."""
-
-
-class TargetsByPolicy:
-    """The campaign's own selection policy."""
-
-    def choose(self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator) -> SelectedTargets:
-        """At most ``top_k`` targets."""
-        return select_targets(table, config.targets, rng)
-
-
-class AllEligibleTargets:
-    """Every eligible target."""
-
-    def choose(self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator) -> SelectedTargets:
-        """All eligible targets, best first."""
-        return all_eligible(table)
-
-
-@dataclass(frozen=True)
-class ExplicitTargets:
-    """Targets named by the caller; an unknown id is a ``ConfigError``."""
-
-    target_ids: tuple[str, ...]
-
-    def choose(self, table: TargetTable, config: CampaignConfig, rng: np.random.Generator) -> SelectedTargets:
-        """The named targets in the given order."""
-        return explicit_targets(table, self.target_ids)
+NO_EXPLICIT_TARGET = "NO_EXPLICIT_TARGET"
+"""Why a row is skipped that has none of a campaign's explicit targets."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +66,8 @@ class RefusedTarget:
 class PreparedSample:
     """What became of one source row: its targets by rank, and, when there is none at all, why.
 
-    ``box_reasons`` counts why boxes were not eligible, ``passed_over`` why eligible ones were not considered.
+    ``box_reasons`` counts why boxes were not eligible, ``passed_over`` why eligible ones were not considered;
+    ``absent`` are the explicit targets of the campaign that name this row and that it does not have.
     """
 
     actor: VinActor
@@ -115,6 +76,7 @@ class PreparedSample:
     box_reasons: Counter[str]
     mesh_version: str | None
     passed_over: Counter[str]
+    absent: tuple[str, ...] = ()
 
     @property
     def roots(self) -> tuple[TargetedRoot, ...]:
@@ -129,16 +91,12 @@ class SceneLoader:
         self._meshes, self._device, self._scenes = meshes, device, SceneCache(max_bytes)
 
     def find(self, scene_id: str) -> tuple[OracleScene, str] | None:
-        """The scene and its mesh's content hash; None when there is no mesh."""
+        """The scene, and the content hash of the very triangles in it; None when there is no mesh."""
         if self._meshes.find(scene_id) is None:
             return None
-        version = self._meshes.content_hash(scene_id)
-
-        def build() -> OracleScene:
-            mesh = self._meshes.load(scene_id)
-            return OracleScene(mesh.vertices, mesh.faces, self._device)
-
-        return self._scenes.get(version, build), version
+        mesh = self._meshes.load(scene_id)
+        scene = self._scenes.get(mesh.content_hash, lambda: OracleScene(mesh.vertices, mesh.faces, self._device))
+        return scene, mesh.content_hash
 
 
 def prepare_sample(
@@ -151,19 +109,22 @@ def prepare_sample(
     """Select targets from the actor's half, match them to the truth, and start the oracle on each."""
     actor = sample.actor
     extent = occupancy_extent(actor)
-    table = _describe(sample, config)
+    table = describe_sample(sample, config.targets)
+    absent = absent_targets(table, config.targets.target_ids)
     if config.targets.require_reachable:
+        seen = within_sight(actor.reference_pose_world_camera, table.boxes, actor.camera, config)
+        table = table.passing_over(~seen, "TOO_FAR_TO_SEE")
         table = table.passing_over(~reachable(table, actor, extent, config), "OUT_OF_REACH")
     passed_over = table.passed_over_counts()
     rng = rng_for(config.seed, actor.identity.sample_key, "targets")
-    chosen = (target_source or TargetsByPolicy()).choose(table, config, rng)
+    chosen = (target_source or target_source_of(config.targets)).choose(table, config, rng)
     reasons = Counter({reason.name: count for reason, count in reason_counts(table).items()})
     loaded = scenes.find(actor.identity.scene_id)
     if loaded is None:
-        return PreparedSample(actor, (), Refusal.MESH_REFERENCE_MISSING.name, reasons, None, passed_over)
+        return PreparedSample(actor, (), Refusal.MESH_REFERENCE_MISSING.name, reasons, None, passed_over, absent)
     scene, mesh_version = loaded
     if not chosen:
-        return PreparedSample(actor, (), _why_none(table), reasons, mesh_version, passed_over)
+        return PreparedSample(actor, (), _why_none(table, config.targets), reasons, mesh_version, passed_over, absent)
     cloud = scorer.fuse(scene, actor.points_world)
     measured = scorer.region(scene, cloud, _extent_box(extent)) if config.oracle.scene_labels else None
     scene_region = None if isinstance(measured, Refused) else measured
@@ -178,7 +139,7 @@ def prepare_sample(
             targets.append(RefusedTarget(_without_label(match, state.reason), state.reason.name, state.detail))
         else:
             targets.append(TargetedRoot(actor, match, state, mesh_version, extent))
-    return PreparedSample(actor, tuple(targets), None, reasons, mesh_version, passed_over)
+    return PreparedSample(actor, tuple(targets), None, reasons, mesh_version, passed_over, absent)
 
 
 def occupancy_extent(actor: VinActor) -> Extent:
@@ -202,13 +163,14 @@ class EmptySpace:
 
 
 def reachable(table: TargetTable, actor: VinActor, extent: Extent, config: CampaignConfig) -> NDArray[np.bool_]:
-    """(n,): whether the actor can look at each box with its first view, as far as it can know without the mesh.
+    """(n,): whether the actor can turn to each box and has a first view to take, as far as it knows without the mesh.
 
-    The bearing must be within what one step can turn and walk, and of the views that the root will offer at least
-    ``MIN_TAKEABLE_SHARE`` must pass the rules of motion and extent. A box that is not eligible is not looked at.
+    The bearing must be within what can be turned and walked (``within_turn``), and of the views that the root will
+    offer at least ``MIN_TAKEABLE_SHARE`` must pass the rules of motion and extent. A box that is not selectable is not
+    looked at.
     """
     reference, centers = actor.reference_pose_world_camera, table.boxes.centers_world.astype(np.float32)
-    takeable = table.selectable & within_turn(reference, centers, config.candidates)
+    takeable = table.selectable & within_turn(reference, centers, config.candidates, longest_horizon(config))
     rows = np.flatnonzero(takeable)
     keys = (RolloutKey(config.seed, actor.identity.sample_key, table.target_id[row]) for row in rows)
     requests = [
@@ -220,13 +182,9 @@ def reachable(table: TargetTable, actor: VinActor, extent: Extent, config: Campa
     return takeable
 
 
-def _describe(sample: VinSample, config: CampaignConfig) -> TargetTable:
-    if config.targets.protocol == "v0_gt_input":
-        return describe_ground_truth_targets(sample.actor, sample.truth, config.targets)
-    return describe_targets(sample.actor, config.targets)
-
-
-def _why_none(table: TargetTable) -> str:
+def _why_none(table: TargetTable, config: TargetConfig) -> str:
+    if config.policy == "explicit":
+        return NO_EXPLICIT_TARGET
     if table.source_reasons:
         return table.source_reasons[0].name
     if passed_over := table.passed_over_counts():

@@ -14,6 +14,10 @@ from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.geometry.poses import Float32
 
 TerminationReason = Literal["fixed_horizon", "terminated_early", "incomplete_rollout"]
+"""Why a chain is as long as it is: its horizon, or a dead end; an incomplete one was cut short after a view it took.
+
+The engine ends no chain that way. A record may say so all the same, for chains that others recorded or interrupted.
+"""
 
 ROLLOUT_ID_PATTERN = r"^\d+-target-\d+-(.+)-\d+$"
 """``<sample_index>-target-<rank>-<recipe>-<chain>``; the group is the recipe's name."""

@@ -18,7 +18,7 @@ def error_entry(error: BaseException) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "class": error.error_class if isinstance(error, errors.ServerError) else type(error).__name__,
         "message": str(error) if own else f"internal error, {type(error).__name__}: {error}",
-        "transient": _may_pass(error),
+        "transient": errors.may_pass(error),
     }
     if isinstance(error, errors.RowRefused):
         entry["field"] = error.field
@@ -30,9 +30,3 @@ def error_status(error: BaseException) -> int:
     if isinstance(error, errors.RowRefused | errors.ResultsRefused | errors.ConfigError):
         return UNPROCESSABLE
     return UNAVAILABLE if isinstance(error, errors.ServerUnavailable) else INTERNAL
-
-
-def _may_pass(error: BaseException) -> bool:
-    if isinstance(error, errors.RolloutFailed):
-        return not isinstance(error.__cause__, errors.RolloutAssetsError)
-    return isinstance(error, errors.ServerUnavailable) or not isinstance(error, errors.RolloutAssetsError)

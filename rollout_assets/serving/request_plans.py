@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
 from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import RowRefused
-from rollout_assets.rollouts.manager.completions import step_limited
+from rollout_assets.rollouts.manager.endings import RolloutLimits
 from rollout_assets.rollouts.recipes import largest_branch
 from rollout_assets.rollouts.remote.messages import RolloutRequest
 from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
@@ -26,7 +26,7 @@ A recipe of the campaign itself is its operator's choice and may grow further.
 class RequestPlan:
     """A request with everything decided.
 
-    ``recipe`` is what was asked for and ``recipe_run`` the same under the request's step limit. ``config`` is the
+    ``recipe`` is what was asked for and ``recipe_run`` the same under the step limit of ``limits``. ``config`` is the
     campaign at the request's seed, with the recipe that is run in place of the one of the same name, or after its own:
     the campaign that would roll this target out to the same record. Which targets there are is decided by the served
     campaign's own seed, whatever the request's, so that a target's rank means the same in every request.
@@ -36,18 +36,20 @@ class RequestPlan:
     recipe: RolloutRecipeConfig
     recipe_run: RolloutRecipeConfig
     config: CampaignConfig
+    limits: RolloutLimits
 
 
 def plan_request(request: RolloutRequest, config: CampaignConfig) -> RequestPlan:
     """Decide recipe, parameters and seed of a request, or ``RowRefused`` with the field at fault."""
     recipe = _with_params(_recipe_of(request, config), request)
-    run = step_limited(recipe, request.params.max_rollout_steps)
+    limits = RolloutLimits(request.params.max_rollout_steps, request.params.max_views_scored)
+    run = limits.applied(recipe)
     if run not in config.recipes:
         _refuse_large(run)
     recipes = {own.name: own for own in config.recipes} | {run.name: run}
     seed = config.seed if request.seed is None else request.seed
     asked = config.model_copy(update={"seed": seed, "recipes": tuple(recipes.values())})
-    return RequestPlan(request, recipe, run, asked)
+    return RequestPlan(request, recipe, run, asked, limits)
 
 
 def find_target(prepared: PreparedSample, target: str | int) -> TargetedRoot | RefusedTarget:
@@ -78,7 +80,7 @@ def _recipe_of(request: RolloutRequest, config: CampaignConfig) -> RolloutRecipe
 
 
 def _with_params(recipe: RolloutRecipeConfig, request: RolloutRequest) -> RolloutRecipeConfig:
-    changes = request.params.model_dump(exclude_none=True, exclude={"max_rollout_steps"})
+    changes = request.params.model_dump(exclude_none=True, exclude=set(RolloutLimits.__dataclass_fields__))
     if not changes:
         return recipe
     try:

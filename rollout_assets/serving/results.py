@@ -18,11 +18,14 @@ from rollout_assets.serving.request_plans import RequestPlan
 Chains = tuple[Chain, ...]
 
 NO_ROLLOUT: dict[str, Any] = {
-    **dict.fromkeys(("reward", "mean_valid_fanout", "root_error_m2", "final_error_m2", "truncation_reason")),
+    **dict.fromkeys(("reward", "mean_valid_fanout", "root_error_m2", "final_error_m2", "root_points", "final_points")),
+    **dict.fromkeys(("truncation_reason", "end_reason")),
     "num_steps": 0,
     "views_scored": 0,
     "truncated": False,
     "steps": (),
+    "timings_s": {},
+    "step_timings_s": (),
 }
 """What a target without a rollout has measured: nothing."""
 
@@ -36,27 +39,36 @@ class ResultBuilder:
     def completed(
         self, plan: RequestPlan, prepared: PreparedSample, root: TargetedRoot, done: RolloutCompletion
     ) -> RolloutResult:
-        """The result of a rollout. Renders the depth of every view that was taken, when the campaign retains it."""
-        depths = self._evaluator.selected_depths([(root, done.chains)]).get(root, {})
+        """The result of a rollout. Renders the depth of every view that was taken, when the campaign retains it.
+
+        A rollout whose view budget did not suffice for a single step has a record without chains.
+        """
+        chains = tuple(chain for chain in done.chains if chain.steps)
+        depths = self._evaluator.selected_depths([(root, chains)]).get(root, {})
         mesh = prepared.mesh_version or ""
         record = rollout_record(
-            root.actor, root.match, plan.recipe_run, plan.config, self._provenance, mesh, done.chains, depths
+            root.actor, root.match, plan.recipe_run, plan.config, self._provenance, mesh, chains, depths
         )
+        oracle = done.oracle_state
         fanouts = [step.valid_fanout for step in done.steps]
         return _result(
             plan,
             record,
             status="completed",
-            reward=_finite(done.reward),
+            reward=None if done.reward is None else _finite(done.reward),
             num_steps=done.num_steps,
             views_scored=done.views_scored,
             mean_valid_fanout=sum(fanouts) / len(fanouts) if fanouts else None,
-            root_error_m2=_finite(root.oracle_state.target.root_error_m2),
-            final_error_m2=_finite(done.final_error_m2),
+            root_error_m2=_finite(oracle.root_error_m2),
+            final_error_m2=_finite(oracle.error_m2),
+            root_points=oracle.root_points,
+            final_points=oracle.points,
             truncated=done.truncated,
             truncation_reason=done.truncation_reason,
+            end_reason=done.end_reason,
             steps=_steps(done),
             timings_s=dict(done.timings_s),
+            step_timings_s=tuple(step.seconds for step in done.steps),
             chains=to_text(pack(Chains, done.chains)) if "chains" in plan.request.include else None,
         )
 
@@ -64,7 +76,7 @@ class ResultBuilder:
         """The result of a target without a label: a record without chains, under the campaign's first recipe."""
         config, mesh = plan.config, prepared.mesh_version or ""
         record = rollout_record(prepared.actor, target.match, config.recipes[0], config, self._provenance, mesh, (), {})
-        return _result(plan, record, **NO_ROLLOUT, status="refused", refused_reason=target.reason, timings_s={})
+        return _result(plan, record, **NO_ROLLOUT, status="refused", refused_reason=target.reason)
 
 
 def _result(plan: RequestPlan, record: RolloutZarrRecord, **figures: Any) -> RolloutResult:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rollout_assets.campaigns.plan import open_source
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import ConfigError, RolloutAssetsError, RolloutFailed, RowRefused, SourceRowMissing
+from rollout_assets.errors import ConfigError, RolloutAssetsError, RolloutFailed, RowRefused, SourceRowMissing, may_pass
 from rollout_assets.geometry.devices import resolve_device
 from rollout_assets.rollouts.evaluation import StateEvaluator
 from rollout_assets.rollouts.generator import RolloutGenerator
@@ -107,13 +107,18 @@ class RolloutService:
         }
 
     async def warm_up(self) -> None:
-        """Load kernels and the first scene, so that the first request does not wait for them."""
+        """Load kernels and the first scene, so that the first request does not wait for them.
+
+        A fault of the machine, such as a device that is not there, is raised: no request could be run.
+        """
         splits = self.config.source.splits
         rows = [row for row in self.store.rows() if row.split in splits][:ROWS_TRIED_FOR_WARM_UP]
         for row in rows:
             try:
                 result = await self.run(RolloutRequest(source_row=row.sample_index, recipe=self.config.recipes[0]))
-            except RolloutAssetsError:
+            except RolloutAssetsError as error:
+                if may_pass(error):  # the machine is at fault, and would be with every other row
+                    raise
                 continue
             if result.status == "completed":
                 return
@@ -128,7 +133,7 @@ class RolloutService:
         target = find_target(prepared, plan.request.target)
         if isinstance(target, RefusedTarget):
             return self._results.refused(plan, prepared, target)
-        task = RolloutTask(0, target, plan.recipe, plan.config.seed, plan.request.params.max_rollout_steps)
+        task = RolloutTask(0, target, plan.recipe, plan.config.seed, **vars(plan.limits))
         done = await self._impl.run_alone(task)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._finishing, self._finish, plan, prepared, target, done)

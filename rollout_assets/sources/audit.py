@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rollout_assets.errors import SourceDamaged
+from rollout_assets.errors import SourceDamaged, is_fault
 from rollout_assets.geometry.boxes import PROBABILITY
+from rollout_assets.parsing import expand_path
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.sources import layout
 from rollout_assets.sources.layout import IndexRow
@@ -37,7 +38,7 @@ class StoreAudit:
 
 def audit_store(path: str | Path, mesh_dirs: Sequence[Path] = (), progress: ProgressSink = SILENT) -> StoreAudit:
     """Check metadata and, where it can be read, every row; all problems are collected, none stops the audit."""
-    root = Path(path).expanduser().resolve()
+    root = expand_path(path).resolve()
     snapshot, problems = examine(root)
     if snapshot is None:
         return StoreAudit(root, 0, tuple(problems), ())
@@ -58,6 +59,8 @@ def _row_problems(store: VinOfflineStore, row: IndexRow) -> Iterator[str]:
         yield from error.problems
         return
     except Exception as error:  # metadata already reported as wrong can make anything fail
+        if is_fault(error):
+            raise
         yield f"{row.shard_id}: row {row.row} ({row.sample_key}): cannot be read: {error}"
         return
     for problem in _value_problems(sample):

@@ -1,13 +1,12 @@
 """Scene meshes: found by scene id, read fast, cleaned, hashed by content and kept in a bounded cache.
 
 A mesh's version is the SHA-256 of its cleaned vertex and face bytes, so that it changes when the geometry changes and
-only then. The digest is kept in a small file beside the mesh and believed while size and modification time agree.
+only then. It is always computed from the triangles that were loaded.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,8 +19,8 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from rollout_assets.errors import MeshError
-from rollout_assets.files import replace_bytes
+from rollout_assets.errors import MeshError, is_fault
+from rollout_assets.sources.mesh_digests import FileStamp, MeshDigests
 from rollout_assets.sources.ply import UnusualPly, read_binary_ply
 
 MESH_STEM = "scene_ply_{scene_id}"
@@ -34,11 +33,6 @@ DEFAULT_CACHE_BYTES = 2 << 30
 
 _CLEAN_FACES = 1 << 20
 """Faces looked at together while cleaning, to bound memory."""
-
-_HASH_VERSION = 1
-
-_Stamp = tuple[int, int]
-"""Size and modification time of a file."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +61,11 @@ def mesh_file_name(scene_id: str, ending: str = ".ply") -> str:
 
 
 def load_mesh(path: Path) -> TriangleMesh:
-    """Read, clean and hash one mesh file; the digest beside it is used when it is current, and written when not."""
-    before = _stamp(path)
-    vertices, faces = _read(path)
-    vertices, faces, dropped = clean_faces(vertices, faces, str(path))
-    digest = _read_sidecar(path, before)
-    if digest is None:
-        digest = content_hash(vertices, faces)
-        if _stamp(path) == before:
-            _write_sidecar(path, before, digest)
+    """Read, clean and hash one mesh file."""
+    vertices, faces, dropped = clean_faces(*_read(path), str(path))
     for array in (vertices, faces):
         array.flags.writeable = False
-    return TriangleMesh(vertices, faces, digest, MappingProxyType(dropped), path)
+    return TriangleMesh(vertices, faces, content_hash(vertices, faces), MappingProxyType(dropped), path)
 
 
 def content_hash(vertices: NDArray[np.float32], faces: NDArray[np.int32]) -> str:
@@ -123,16 +110,22 @@ def clean_faces(
 
 
 class MeshLibrary:
-    """Scene meshes of some directories, with the most recently used ones kept up to ``max_bytes``. Thread safe."""
+    """Scene meshes of some directories, with the most recently used ones kept up to ``max_bytes``. Thread safe.
 
-    def __init__(self, mesh_dirs: Sequence[Path], max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+    ``digests`` is where ``known_hash`` remembers what it has found.
+    """
+
+    def __init__(
+        self, mesh_dirs: Sequence[Path], max_bytes: int = DEFAULT_CACHE_BYTES, digests: MeshDigests | None = None
+    ) -> None:
         if max_bytes < 0:
             raise MeshError(f"max_bytes must be >= 0, got {max_bytes}")
         self.mesh_dirs = tuple(Path(folder) for folder in mesh_dirs)
         self.max_bytes = max_bytes
+        self._digests = digests or MeshDigests()
         self._lock = threading.Lock()
         self._loading: dict[Path, threading.Lock] = {}
-        self._kept: LRUCache[Path, tuple[_Stamp, TriangleMesh]] = LRUCache(max_bytes, lambda kept: kept[1].nbytes)
+        self._kept: LRUCache[Path, tuple[FileStamp, TriangleMesh]] = LRUCache(max_bytes, lambda kept: kept[1].nbytes)
 
     def find(self, scene_id: str) -> Path | None:
         """The first mesh file of a scene, in order of directories, then endings; None when there is none."""
@@ -142,12 +135,12 @@ class MeshLibrary:
         return next((path for path in candidates if path.is_file()), None)
 
     def load(self, scene_id: str) -> TriangleMesh:
-        """The mesh of a scene, from memory when the file has not changed since."""
+        """The mesh of a scene, from memory when the file has not been touched since."""
         path = self._require(scene_id)
         with self._lock:
             turn = self._loading.setdefault(path, threading.Lock())
         with turn:
-            stamp = _stamp(path)
+            stamp = FileStamp.of(path)
             with self._lock:
                 kept = self._kept.get(path)
             if kept is not None and kept[0] == stamp:
@@ -159,10 +152,24 @@ class MeshLibrary:
                     self._kept[path] = stamp, mesh
             return mesh
 
-    def content_hash(self, scene_id: str) -> str:
-        """The mesh's version, without reading the mesh when the digest beside it is current."""
+    def known_hash(self, scene_id: str) -> str:
+        """The mesh's version, without reading a file that has not been touched since it was read last.
+
+        To compare with, and to show. A label takes its version from the mesh that it was scored on.
+        """
         path = self._require(scene_id)
-        return _read_sidecar(path, _stamp(path)) or self.load(scene_id).content_hash
+        stamp = FileStamp.of(path)
+        known = self._digests.get(path, stamp)
+        if known is None:
+            known = self.load(scene_id).content_hash
+            if FileStamp.of(path) == stamp:
+                self._digests.put(path, stamp, known)
+        return known
+
+    def forget_hash(self, scene_id: str) -> None:
+        """Let the next ``known_hash`` of a scene read its mesh."""
+        if (path := self.find(scene_id)) is not None:
+            self._digests.forget(path)
 
     @property
     def kept_bytes(self) -> int:
@@ -176,11 +183,6 @@ class MeshLibrary:
             searched = ", ".join(str(folder) for folder in self.mesh_dirs) or "no directory"
             raise MeshError(f"no {mesh_file_name(scene_id, '')}({'|'.join(MESH_ENDINGS)}) in {searched}")
         return path
-
-
-def sidecar_path(path: Path) -> Path:
-    """Where a mesh file's digest is kept."""
-    return path.with_name(path.name + ".sha256.json")
 
 
 def _read(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -199,6 +201,8 @@ def _read_with_trimesh(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
         mesh: Any = trimesh.load(path, force="mesh", process=False)
         vertices, faces = np.asarray(mesh.vertices), np.asarray(mesh.faces)
     except Exception as error:  # a parser may fail in any way on a damaged file
+        if is_fault(error):
+            raise
         raise MeshError(f"{path}: cannot be read as a mesh: {type(error).__name__}: {error}") from error
     if vertices.ndim != 2 or vertices.shape[1:] != (3,) or faces.ndim != 2 or faces.shape[1:] != (3,):
         raise MeshError(f"{path}: no triangles in it (vertices {vertices.shape}, faces {faces.shape})")
@@ -225,28 +229,3 @@ def _without_unused(
         return points, triangles
     renumbered = np.cumsum(used, dtype=np.int32) - np.int32(1)
     return points[used], renumbered[triangles]
-
-
-def _stamp(path: Path) -> _Stamp:
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise MeshError(f"{path}: cannot be read: {error.strerror or error}") from None
-    return status.st_size, status.st_mtime_ns
-
-
-def _read_sidecar(path: Path, stamp: _Stamp) -> str | None:
-    try:
-        kept = json.loads(sidecar_path(path).read_bytes())
-        current = (kept["hash_version"], kept["size"], kept["mtime_ns"]) == (_HASH_VERSION, *stamp)
-        digest = kept["content_hash"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return digest if current and isinstance(digest, str) and len(digest) == 64 else None
-
-
-def _write_sidecar(path: Path, stamp: _Stamp, digest: str) -> None:
-    """Best effort: a read-only directory only means that the hash is computed again next time."""
-    body = {"hash_version": _HASH_VERSION, "size": stamp[0], "mtime_ns": stamp[1], "content_hash": digest}
-    with suppress(OSError):
-        replace_bytes(sidecar_path(path), json.dumps(body).encode("ascii") + b"\n")

@@ -44,10 +44,7 @@ class _Element:
 
 def read_binary_ply(path: Path) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """Vertices (n, 3) float32 and faces (m, 3) integers of a binary PLY file of triangles."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise MeshError(f"{path}: cannot be read: {error.strerror or error}") from None
+    data = path.read_bytes()
     byte_order, elements, start = _parse_header(path, data)
     tables: dict[str, NDArray[Any]] = {}
     for element in elements:

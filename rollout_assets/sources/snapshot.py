@@ -1,7 +1,8 @@
 """One consistent look at a VIN store's metadata, with every disagreement found in it.
 
 Reads the manifest first and the index and split files after it: an append replaces the manifest last, so whatever is
-there beyond the manifest belongs to an append under way and is left out.
+there beyond the manifest belongs to an append under way and is left out. A file that is absent is a problem of the
+store; one that the system does not let us read is an ``OSError``, because it says nothing about the store.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pydantic import ValidationError
 
 from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import SourceDamaged, SourceError
+from rollout_assets.parsing import parse_json
 from rollout_assets.sources import layout
 from rollout_assets.sources.layout import BlockSpec, IndexRow, KnownBlock, Manifest, ShardSpec
 
@@ -52,9 +54,12 @@ def read_snapshot(root: Path) -> StoreSnapshot:
     return snapshot
 
 
-def examine(root: Path) -> tuple[StoreSnapshot | None, list[str]]:
-    """The snapshot, as far as it can be read, and all problems. A place that is no store is a ``SourceError``."""
-    path = root / layout.MANIFEST_FILE
+def examine(root: Path, manifest_file: str = layout.MANIFEST_FILE) -> tuple[StoreSnapshot | None, list[str]]:
+    """The snapshot, as far as it can be read, and all problems. A place that is no store is a ``SourceError``.
+
+    ``manifest_file`` lets a writer examine what it is about to commit.
+    """
+    path = root / manifest_file
     if not path.is_file():
         raise SourceError(f"{root}: not a VIN offline store (no {layout.MANIFEST_FILE}); 'source build' makes one")
     raw, problems = _read_json(path)
@@ -124,7 +129,7 @@ def split_files_equal_index(snapshot: StoreSnapshot) -> Iterator[str]:
         except FileNotFoundError:
             yield f"{name}: missing"
             continue
-        except (OSError, ValueError, EOFError) as error:
+        except (ValueError, EOFError) as error:
             yield f"{name}: cannot be read: {error}"
             continue
         if stored.dtype != np.int64 or stored.ndim != 1:
@@ -221,7 +226,7 @@ def _record_problems(folder: Path, spec: BlockSpec, rows: int) -> Iterator[str]:
             return
     try:
         offsets: NDArray[Any] = np.load(offsets_path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (ValueError, EOFError) as error:
         yield f"{offsets_path.name} cannot be read: {error}"
         return
     if offsets.dtype != np.int64 or offsets.shape != (rows + 1,):
@@ -236,7 +241,7 @@ def _read_index(path: Path, manifest: Manifest) -> tuple[tuple[IndexRow, ...], l
         lines = path.read_text("utf-8").splitlines()
     except FileNotFoundError:
         return (), [f"{path.name}: missing"]
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         return (), [f"{path.name}: cannot be read: {error}"]
     shard_ids = {shard.shard_id for shard in manifest.shards}
     rows: list[IndexRow] = []
@@ -260,8 +265,8 @@ def _read_index(path: Path, manifest: Manifest) -> tuple[tuple[IndexRow, ...], l
 
 def _read_json(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        value = parse_json(path.read_bytes())
+    except ValueError as error:
         return None, [f"{path.name}: unreadable JSON: {error}"]
     if not isinstance(value, dict):
         return None, [f"{path.name}: must hold a JSON object, got {type(value).__name__}"]

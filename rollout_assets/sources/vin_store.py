@@ -12,12 +12,14 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from rollout_assets.errors import SourceDamaged, SourceError, SourceRowMissing
+from rollout_assets.errors import SourceDamaged, SourceError, SourceRowMissing, is_fault
 from rollout_assets.geometry.boxes import SEM_ID, is_padding, unpack_boxes
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import RIG_FROM_LUF, Float32, compose, finite_rigid
+from rollout_assets.parsing import expand_path
 from rollout_assets.sources import layout
 from rollout_assets.sources.layout import IndexRow, ShardSpec
+from rollout_assets.sources.mesh_digests import MeshDigests
 from rollout_assets.sources.meshes import MeshLibrary
 from rollout_assets.sources.sample import BoxSet, EvidencePoints, VinActor, VinSample, VinTruth
 from rollout_assets.sources.snapshot import StoreSnapshot, read_snapshot
@@ -33,10 +35,14 @@ class VinOfflineStore:
         self.meshes = meshes
 
     @classmethod
-    def open(cls, path: str | Path, mesh_dirs: Sequence[Path] = ()) -> Self:
-        """Open and check a store; ``SourceDamaged`` lists all problems. Meshes default to ``meshes/`` inside it."""
-        root = Path(path).expanduser().resolve()
-        return cls(read_snapshot(root), MeshLibrary(tuple(mesh_dirs) or (root / layout.MESHES_DIR,)))
+    def open(cls, path: str | Path, mesh_dirs: Sequence[Path] = (), mesh_digests: MeshDigests | None = None) -> Self:
+        """Open and check a store; ``SourceDamaged`` lists all problems. Meshes default to ``meshes/`` inside it.
+
+        Nothing is ever written there; what is worth remembering about meshes goes to ``mesh_digests``.
+        """
+        root = expand_path(path).resolve()
+        folders = tuple(mesh_dirs) or (root / layout.MESHES_DIR,)
+        return cls(read_snapshot(root), MeshLibrary(folders, digests=mesh_digests))
 
     def __len__(self) -> int:
         return len(self._snapshot.rows)
@@ -87,7 +93,10 @@ class VinOfflineStore:
         return fresh.rows[count:]
 
     def sample(self, row: IndexRow) -> VinSample:
-        """Both halves of one row. Values that cannot be right are a ``SourceDamaged`` that names them."""
+        """Both halves of one row. Values that cannot be right are a ``SourceDamaged`` that names them.
+
+        A read that the system refuses is its own ``OSError``: it says nothing about the row.
+        """
         trajectory = self._block(row, layout.T_WORLD_RIG)
         points, inv_dist_std = self._points(row)
         reference = self._block(row, layout.REFERENCE_POSE)
@@ -115,13 +124,14 @@ class VinOfflineStore:
         if spec is None:
             return None
         payload, offsets_path = (self.root / self._shard(row).relative_dir / path for path in spec.paths)
-        begin, end = np.load(offsets_path, mmap_mode="r", allow_pickle=False)[row.row : row.row + 2]
-        with payload.open("rb") as stream:
-            stream.seek(int(begin))
-            packed = stream.read(int(end - begin))
         try:
+            # Not mapped into memory: a read of a map that fails ends the process instead of raising an error.
+            begin, end = np.load(offsets_path, allow_pickle=False)[row.row : row.row + 2]
+            with payload.open("rb") as stream:
+                stream.seek(int(begin))
+                packed = stream.read(int(end - begin))
             return msgpack.unpackb(packed, strict_map_key=False)
-        except (ValueError, msgpack.exceptions.UnpackException) as error:
+        except (ValueError, EOFError, FileNotFoundError, msgpack.exceptions.UnpackException) as error:
             raise self._damage(row, name, f"record cannot be decoded: {error!r}") from None
 
     def _shard(self, row: IndexRow) -> ShardSpec:
@@ -141,6 +151,8 @@ class VinOfflineStore:
                     self._arrays[shard.shard_id, name] = array
             return np.asarray(array[row.row])
         except Exception as error:  # a codec may raise anything on damaged bytes
+            if is_fault(error):
+                raise
             raise self._damage(row, name, f"cannot be decoded: {error}") from error
 
     def _optional_block(self, row: IndexRow, name: str) -> NDArray[Any] | None:

@@ -2,13 +2,15 @@
 
 A build is made in a directory beside its destination and renamed into place. An append writes new shards and meshes,
 then the index and the split files, and the manifest last: until that one rename a reader sees the old store, because
-it ignores rows of shards that the manifest does not name. What a dead append left behind is removed by the next one.
+it ignores rows of shards that the manifest does not name. What would be committed is opened first, the way a reader
+opens it: no commit leaves a store that nothing opens. What a dead append left behind is removed by the next one.
 """
 
 from __future__ import annotations
 
 import io
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +20,21 @@ from pydantic import ValidationError
 
 from rollout_assets.config import canonical_hash
 from rollout_assets.config.problems import problems_text
-from rollout_assets.errors import ConfigError, SourceError
-from rollout_assets.files import file_lock, is_locked, is_scratch, publish_bytes, publish_path, remove_path, rename_path
+from rollout_assets.errors import ConfigError, SourceDamaged, SourceError
+from rollout_assets.files import (
+    file_lock,
+    is_locked,
+    is_scratch,
+    naming,
+    publish_bytes,
+    publish_path,
+    publishing,
+    remove_path,
+    rename_path,
+)
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.sources import layout
-from rollout_assets.sources.snapshot import StoreSnapshot, read_snapshot
+from rollout_assets.sources.snapshot import StoreSnapshot, examine, read_snapshot
 from rollout_assets.synthetic.config import SyntheticConfig, snippet_number
 from rollout_assets.synthetic.furniture_files import load_furniture
 from rollout_assets.synthetic.shard_writer import ShardResult, ShardTask, write_shard
@@ -74,7 +86,8 @@ def build_synthetic_store(
     building.mkdir(parents=True)
     with file_lock(building, str(store_dir), busy=SourceError):
         try:
-            manifest, results = _fill(building, config, furniture_digest, progress)
+            with naming(store_dir):
+                manifest, results = _fill(building, config, furniture_digest, progress)
             _put_in_place(building, store_dir, overwrite)
         except BaseException:
             remove_path(building)
@@ -100,15 +113,17 @@ def append_synthetic_snippets(
     store_dir = Path(store_dir).absolute()
     if snippets < 0 or new_scenes < 0 or snippets + new_scenes == 0:
         raise ConfigError(f"append needs snippets >= 1 or new_scenes >= 1, got {snippets} and {new_scenes}")
+    _refuse_repeated(scene_ids or ())
     if not store_dir.is_dir():
         raise SourceError(f"{store_dir}: no such store")
     with file_lock(store_dir, str(store_dir), busy=SourceError):
         snapshot = read_snapshot(store_dir)
         manifest = snapshot.manifest
         config = _config_of(store_dir, manifest, furniture_dir, workers)
-        _remove_leftovers(store_dir, manifest)
         tasks = _append_tasks(config, snapshot, snippets, new_scenes, scene_ids)
-        results = _run(tasks, config.effective_workers, "append", progress)
+        _remove_leftovers(store_dir, manifest)
+        with naming(store_dir):
+            results = _run(tasks, config.effective_workers, "append", progress)
         rows = (*snapshot.rows, *(row for result in results for row in result.rows))
         specs = [*manifest.shards, *(result.spec for result in results)]
         grown = _manifest(config, manifest.source.get("furniture_digest"), specs, rows)
@@ -150,6 +165,13 @@ def _shard_writer() -> Callable[[ShardTask, ProgressSink], ShardResult]:
     return lambda task, _progress: write_shard(task)
 
 
+def _refuse_repeated(scene_ids: Sequence[str]) -> None:
+    repeated = [scene for scene, times in Counter(scene_ids).items() if times > 1]
+    if repeated:
+        listed = ", ".join(repeated)
+        raise ConfigError(f"append needs every scene once, got {listed} more than once; ask for more snippets instead")
+
+
 def _append_tasks(
     config: SyntheticConfig,
     snapshot: StoreSnapshot,
@@ -182,12 +204,16 @@ def _append_tasks(
 
 
 def _publish_metadata(store_dir: Path, manifest: layout.Manifest, rows: Sequence[layout.IndexRow]) -> None:
-    """Index, split files, and the manifest last: it is the commit point."""
+    """Index, split files, and the manifest last: it is the commit point, reached only if the store then opens."""
     publish_bytes(store_dir / layout.INDEX_FILE, b"".join(row.to_json() for row in rows))
     for split in layout.SPLIT_FILES:
         members = [row.sample_index for row in rows if split in (layout.ALL, row.split)]
         publish_bytes(store_dir / layout.split_file(split), _npy(members))
-    publish_bytes(store_dir / layout.MANIFEST_FILE, manifest.to_json())
+    with publishing(store_dir / layout.MANIFEST_FILE) as scratch:
+        scratch.write_bytes(manifest.to_json())
+        problems = examine(store_dir, scratch.name)[1]
+        if problems:
+            raise SourceDamaged(f"{store_dir}: not committed, because the store would not open afterwards", problems)
 
 
 def _npy(values: list[int]) -> bytes:

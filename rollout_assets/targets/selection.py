@@ -19,7 +19,7 @@ from rollout_assets.errors import ConfigError
 from rollout_assets.geometry.boxes import BB2, BB3, POSE, OrientedBoxes, is_padding
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import Float32, Float64, compose, inverse
-from rollout_assets.sources.sample import BoxSet, VinActor, VinTruth
+from rollout_assets.sources.sample import BoxSet, VinActor, VinSample, VinTruth
 from rollout_assets.targets.reasons import TargetInvalidReason
 from rollout_assets.targets.table import (
     DETECTED_SOURCE,
@@ -28,6 +28,7 @@ from rollout_assets.targets.table import (
     SelectedTarget,
     TargetSource,
     TargetTable,
+    row_prefix,
     target_id,
     usable_boxes,
 )
@@ -71,6 +72,13 @@ def describe_ground_truth_targets(actor: VinActor, truth: VinTruth, config: Targ
     return _describe(actor, truth.gt_boxes, GROUND_TRUTH_SOURCE, config)
 
 
+def describe_sample(sample: VinSample, config: TargetConfig) -> TargetTable:
+    """Every box of a row that the configured protocol starts from."""
+    if config.protocol == "v0_gt_input":
+        return describe_ground_truth_targets(sample.actor, sample.truth, config)
+    return describe_targets(sample.actor, config)
+
+
 def select_targets(table: TargetTable, config: TargetConfig, rng: np.random.Generator) -> tuple[SelectedTarget, ...]:
     """At most ``top_k`` selectable targets by the configured policy, in the order they were chosen.
 
@@ -79,6 +87,8 @@ def select_targets(table: TargetTable, config: TargetConfig, rng: np.random.Gene
     entropy (in nats) are those of the draw among the targets still there, so their product is that of the sequence.
     """
     order = ranked(table)
+    if config.policy not in ("greedy_top_k", "temperature_softmax_top_k"):
+        raise ConfigError(f"targets.policy {config.policy} selects nothing by rank; target_source_of(config) chooses")
     if config.policy == "greedy_top_k":
         return _certain(table, order[: config.top_k], config.policy)
     chosen: list[SelectedTarget] = []
@@ -113,6 +123,12 @@ def explicit_targets(table: TargetTable, target_ids: Sequence[str]) -> tuple[Sel
             hint = f"did you mean {close[0]}?" if close else f"it has {len(table)} targets"
             raise ConfigError(f"{table.identity.sample_key}: no target {name}; {hint}")
     return _certain(table, np.array([rows[name] for name in target_ids], np.int64), EXPLICIT)
+
+
+def absent_targets(table: TargetTable, target_ids: Sequence[str]) -> tuple[str, ...]:
+    """Those of some ids that name a target of this row which the row does not have."""
+    prefix, present = row_prefix(table.identity), set(table.target_id)
+    return tuple(name for name in target_ids if name.startswith(prefix) and name not in present)
 
 
 def ranked(table: TargetTable) -> NDArray[np.int64]:

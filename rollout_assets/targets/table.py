@@ -23,7 +23,7 @@ DETECTED_SOURCE: TargetSource = "detected_obbs"
 GROUND_TRUTH_SOURCE: TargetSource = "gt_obbs_oracle"
 """Ground-truth boxes; the source of protocol ``v0_gt_input``."""
 
-PassedOver = Literal["SCORE_ZERO", "OUT_OF_REACH"]
+PassedOver = Literal["SCORE_ZERO", "TOO_FAR_TO_SEE", "OUT_OF_REACH"]
 """Why an eligible box is not selected: nothing is left to gain, or no first view can look at it. Never stored."""
 
 _AREAS = ("projected_area_px", "projected_area_fraction")
@@ -31,7 +31,12 @@ _AREAS = ("projected_area_px", "projected_area_fraction")
 
 def target_id(identity: IndexRow, source: TargetSource, sem_id: int, inst_id: int, source_index: int) -> str:
     """``scene:snippet:source:sem=S:inst=I:idx=K``: unique in a campaign, the same in every run."""
-    return f"{identity.scene_id}:{identity.snippet_id}:{source}:sem={sem_id}:inst={inst_id}:idx={source_index}"
+    return f"{row_prefix(identity)}{source}:sem={sem_id}:inst={inst_id}:idx={source_index}"
+
+
+def row_prefix(identity: IndexRow) -> str:
+    """How the ids of all targets of one source row begin."""
+    return f"{identity.scene_id}:{identity.snippet_id}:"
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,19 @@ casting.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
+from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter, WrittenShard
 from rollout_assets.campaigns.plan import RolloutShardEntry, ShardPlan, write_rollout_shard_manifest_from_config
 from rollout_assets.campaigns.shard import RolloutShardRunResult, run_rollout_shard
 from rollout_assets.config import CampaignConfig
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.generator import RolloutDatasetWriterStats
 from rollout_assets.rollouts.trace import RolloutZarrRecord
+from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestContext
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
 from rollout_assets.sources.layout import ALL, IndexRow, source_manifest_hash, split_manifest_hash
 from rollout_assets.testing.fake_records import SyntheticRecords
@@ -106,6 +107,18 @@ class FakeWriter(RolloutDatasetWriter):
     def __init__(self, config: CampaignConfig, source: Any, **options: Any) -> None:
         super().__init__(config, source)
         self.options = options
+
+    def write(
+        self,
+        entry: RolloutShardEntry,
+        store_dir: Path,
+        *,
+        context: RolloutStoreManifestContext | None = None,
+        **how: Any,
+    ) -> WrittenShard:
+        """Names no campaign: none made these records, and validation would hold them against it."""
+        named = context or RolloutStoreManifestContext.here()
+        return super().write(entry, store_dir, context=replace(named, writer_config=None), **how)
 
     def generator(self, entry: RolloutShardEntry) -> Any:
         """Knows nothing of the entry: its rows say what to make."""

@@ -7,7 +7,7 @@ import json
 
 from rich.console import Console
 
-from rollout_assets.benchmarks.labels import benchmark_labels
+from rollout_assets.benchmarks.labels import SAME_PIXELS, benchmark_labels
 from rollout_assets.benchmarks.results import render, to_json
 
 
@@ -16,8 +16,11 @@ def test_labels_of_one_home_on_two_tessellations() -> None:
     assert result.targets > 0
     new = [row for row in result.negatives if row.definition == "new"]
     assert [row.faces for row in new] == [30_000, 60_000] and all(row.negative == 0 for row in new)
-    flat = {row.definition: row.largest for row in result.moves if row.targets == "same shape"}
-    assert flat.get("new", 0.0) < 1e-3
+    same = {row.definition: row for row in result.moves if row.views == SAME_PIXELS}
+    assert same["new"].labels > 100 and same["new"].largest < 1e-5
+    (noise,) = [row for row in result.noise if row.definition == "new"]
+    assert noise.targets == result.targets and noise.largest < 1e-5
+    assert result.without_root_view < 0.05 and result.least_probability >= 1e-9
     console = Console(file=io.StringIO(), width=160)
     console.print(render(result))
     shown = console.file.getvalue()

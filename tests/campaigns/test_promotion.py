@@ -23,6 +23,7 @@ from rollout_assets.rollouts import (
     promoted_versions,
     prune_promoted_versions,
     rollback_promotion,
+    unpin_promotion,
 )
 from rollout_assets.rollouts.zarr_store import (
     RolloutZarrStoreConfig,
@@ -200,6 +201,7 @@ def test_rollback_and_prune(tmp_path):
     rollback_promotion(campaign.config, "v000004")
     assert prune_promoted_versions(campaign.config, 1).kept == ("v000004",)
     assert [version.name for version in promoted_versions(campaign.config)] == ["v000004"]
+    unpin_promotion(campaign.config)
     assert promote_rollout_campaign(campaign.config, incremental=False).version.name == "v000005"
     with pytest.raises(CampaignError, match="keep must be >= 1, got 0"):
         prune_promoted_versions(campaign.config, 0)

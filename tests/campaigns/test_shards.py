@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_the_success_names_the_owner_and_the_owner_accounts_for_every_row(finish
     assert [row["sample_index"] for row in owner["rows"]] == [0] and owner["rows"][0]["records"] == 3
     manifest = json.loads((shard / STORE_NAME / "manifest.json").read_bytes())
     assert manifest["generation"]["shard"]["shard_id"] == "shard-000000"
-    assert manifest["generation"]["writer_config"]["name"] == "made-up"
+    assert manifest["generation"]["writer_config"] is None  # no campaign made fake records
 
 
 def flip(path: Path) -> None:
@@ -193,6 +194,19 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(place)], check=True)
 
 
+def test_a_plan_that_a_full_disk_does_not_take_is_named_and_leaves_nothing(small_disk):
+    campaign = fake_campaign(small_disk / "out", [("train", 1)])
+    campaign.plan()
+    changed = campaign.config.model_copy(update={"seed": campaign.config.seed + 1})
+    with suppress(OSError), (small_disk / "fill").open("wb", buffering=0) as fill:
+        while True:
+            fill.write(bytes(1_024))
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_rollout_shard_manifest_from_config(changed, store=campaign.source)
+    assert Path(caught.value.filename).is_relative_to(small_disk / "out")
+    assert [path for path in small_disk.rglob("*") if path.name.startswith(".partial-")] == []
+
+
 def remount(place, options):
     subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
 
@@ -209,6 +223,27 @@ def test_a_disk_that_is_really_full_or_read_only(small_disk):
         campaign.run(entry)
     remount(small_disk, "size=64m,rw")
     assert campaign.run(entry).outcome == "built"
+
+
+@pytest.mark.parametrize("marker", ["_owner.json", "_SUCCESS.json", "manifest.json"])
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
+def test_a_marker_that_cannot_be_read_sets_no_good_shard_aside(copy, monkeypatch, marker, code):
+    shard = CampaignLayout(copy.config.shards.output_dir).shard("shard-000000")
+    path = next(shard.rglob(marker))
+    entry = copy.plan().entries[0]
+    read = Path.read_bytes
+
+    def refused(self):
+        if self == path:
+            raise OSError(code, os.strerror(code), str(self))
+        return read(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refused)
+        with pytest.raises(ShardFailed, match=f"shard-000000: .*{marker}: {os.strerror(code)}"):
+            copy.run(entry)
+        assert "cannot be read" in state_of(copy).reason
+    assert shard.exists() and copy.run(entry).outcome == "already_finished"
 
 
 def test_a_held_shard_is_busy_and_shown_as_running(tmp_path):

@@ -14,7 +14,8 @@ from rollout_assets.collection import (
     collect_rollouts,
 )
 from rollout_assets.collection import _expand_input_glob as expand
-from rollout_assets.errors import CollectionError, ResultsRefused
+from rollout_assets.errors import CollectionError, ResultsRefused, ShardBusy
+from rollout_assets.files import file_lock, file_sha256
 from tests.collection.test_collector import config_for, lines_of
 from tests.serving.fake_server import FakeServer, running
 
@@ -114,13 +115,62 @@ def test_nothing_to_aggregate_is_said(tmp_path):
         aggregate_rollouts(config_of(tmp_path, "no*"))
 
 
+def digests(folder) -> dict[str, str]:
+    return {path.name: file_sha256(path) for path in folder.iterdir() if path.suffix in (".json", ".jsonl")}
+
+
+def collected(folder, name="out", rows=6):
+    with running(FakeServer()) as server:
+        config = config_for(folder, server, rows=rows).model_copy(update={"output_jsonl_fpath": folder / name})
+        return collect_rollouts(config)
+
+
+def test_a_file_is_measured_where_it_lies_and_never_merged_into_itself(tmp_path):
+    output = collected(tmp_path, "out.jsonl").output
+    before = digests(tmp_path)
+    itself = {"input_glob": str(output), "output_jsonl_fpath": tmp_path / "." / "out.jsonl"}
+    report = aggregate_rollouts(RolloutAggregationConfig(**itself, merge_shards=False))
+    assert report.lines == 6 and report.merged is None
+    assert report.metrics_path == tmp_path / "out_aggregate_metrics.json"
+    assert digests(tmp_path) == before, "the collection's own metrics again, to the bit"
+    with pytest.raises(CollectionError, match=r"out.jsonl: is input and output at once, and merging would replace it"):
+        aggregate_rollouts(RolloutAggregationConfig(**itself))
+    with pytest.raises(CollectionError, match=r"matches no result file but the output .*not merged into itself"):
+        aggregate_rollouts(RolloutAggregationConfig(**itself | {"input_glob": f"{tmp_path}/ou*.jsonl"}))
+    assert digests(tmp_path) == before
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_what_was_collected_is_not_replaced_by_what_was_merged(tmp_path, merge):
+    output = collected(tmp_path, "out.jsonl").output
+    write_fake_results(tmp_path / "more/other.jsonl", 1, 10)
+    before = digests(tmp_path)
+    for pattern in (f"{tmp_path}/**/*.jsonl", f"{tmp_path}/more/*.jsonl"):
+        with pytest.raises(CollectionError, match=r"out.jsonl: belongs to a collection.*choose another output"):
+            aggregate_rollouts(
+                RolloutAggregationConfig(input_glob=pattern, output_jsonl_fpath=output, merge_shards=merge)
+            )
+    assert digests(tmp_path) == before
+
+
+def test_only_one_process_writes_an_output(shards):
+    config = config_of(shards)
+    (shards / ".partial-merged.jsonl").write_text("of the other process")
+    with (
+        file_lock(config.lock_fpath, "a test"),
+        pytest.raises(ShardBusy, match=r"merged.jsonl: the lock is held by process \d+"),
+    ):
+        aggregate_rollouts(config)
+    assert (shards / ".partial-merged.jsonl").read_text() == "of the other process"
+
+
 def test_expected_and_failed_come_from_the_files_beside_the_results(tmp_path):
     with running(FakeServer(lambda row, _: "refuse" if row["_task_index"] == 3 else None)) as server:
         report = collect_rollouts(config_for(tmp_path, server, rows=10, num_samples_in_parallel=1))
     lines = report.output.read_bytes().splitlines(True)
     report.output.write_bytes(b"".join(lines[:-2]))
     counts = aggregate_file(report.output)[0]["counts"]
-    assert counts == {"tasks": 10, "expected": 10, "done": 7, "refused": 0, "failed": 1, "missing": 2}
+    assert counts == {"tasks": 10, "expected": 10, "done": 7, "refused": 0, "no_view": 0, "failed": 1, "missing": 2}
     (tmp_path / "out_materialized_inputs.jsonl").unlink()
     assert aggregate_file(report.output)[0]["counts"]["missing"] is None
 

@@ -35,7 +35,7 @@ def test_collect_then_aggregate(tmp_path, server):
     assert "24 expected, 24 done (100.0%), 0 failed, 0 missing" in shown.output
     assert "best@" in shown.output and "random" in shown.output
     seeds = [line["seed"] for line in lines_of(output)]
-    assert len(set(seeds)) == 24, "repeats have seeds of their own"
+    assert len(set(seeds)) == 18, "repeats have seeds of their own, and agents share them"
     merged = invoke("aggregate", output.parent / "*.jsonl", "-o", output.parent / "merged.jsonl", "--json")
     facts = json.loads(merged.output)
     assert (facts["lines"], facts["files"]) == (24, [str(output)])
@@ -48,9 +48,11 @@ def test_failures_and_the_rest_are_told_with_the_exit_code(tmp_path, server):
     shown = invoke("collect", rows, "-o", tmp_path / "out.jsonl", "--servers", server.url)
     assert shown.exit_code == 3
     assert "6 expected, 4 done (66.7%), 2 failed, 0 missing" in shown.output
-    assert "out_failures.jsonl says why requests failed; --resume tries them again" in shown.output
+    assert "out_failures.jsonl says why requests failed; --retry-failed runs them again" in shown.output
     server.fault = lambda *_: None
-    again = invoke("collect", rows, "-o", tmp_path / "out.jsonl", "--servers", server.url, "--resume", "--json")
+    again = invoke("collect", rows, "-o", tmp_path / "out.jsonl", "--servers", server.url, "--resume")
+    assert again.exit_code == 3 and "2 failed, 0 missing, 4 of them before" in again.output
+    again = invoke("collect", rows, "-o", tmp_path / "out.jsonl", "--servers", server.url, "--retry-failed", "--json")
     facts = json.loads(again.output)
     assert again.exit_code == 0 and facts["cached"] == 4
     assert facts["coverage"] == {"expected": 6, "done": 6, "failed": 0, "missing": 0, "complete": True}
@@ -102,11 +104,13 @@ def test_a_campaigns_rows_are_collected_from_a_server(tmp_path, tiny_campaign, t
         ),
         (("collect", "not-there.toml", "-o", "o.jsonl"), "not-there.toml: cannot be read: "),
         (("collect", "r", "-o", "o.txt"), "output_jsonl_fpath must end in .jsonl, got o.txt"),
+        (("aggregate", "o.jsonl", "-o", "o.jsonl"), "o.jsonl: is input and output at once"),
         (("aggregate", "nothing*", "-o", "o.jsonl"), "nothing*: matches no result file"),
     ],
 )
 def test_wrong_input_is_one_clear_error(tmp_path, monkeypatch, arguments, says):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rollout_assets.collection.configs.find_spec", lambda _: None)
     shown = invoke(*arguments)
     assert isinstance(shown.exception, RolloutAssetsError), shown.output
     assert says in str(shown.exception)

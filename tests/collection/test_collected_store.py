@@ -30,7 +30,7 @@ def stored(tmp_path, tiny_campaign, tiny_server):
     return collect
 
 
-def test_a_store_waits_for_every_row_and_says_which_record_is_damaged(tmp_path, stored, tiny_train_rows):
+def test_a_store_waits_for_every_row_and_says_which_record_is_damaged(tmp_path, stored, tiny_train_rows, tiny_campaign):
     rows = tmp_path / "rows.jsonl"
     bad = json.loads(tiny_train_rows.read_text().splitlines()[0]) | {"target": "nobody"}
     rows.write_text(tiny_train_rows.read_text() + json.dumps(bad) + "\n")
@@ -50,7 +50,11 @@ def test_a_store_waits_for_every_row_and_says_which_record_is_damaged(tmp_path, 
     assert not (tmp_path / "out.zarr").exists()
     records[2].write_bytes(whole)
     assert stored(rows).store == tmp_path / "out.zarr"
-    assert RolloutZarrStoreReader(tmp_path / "out.zarr").num_rows("sources") == 2
+    reader = RolloutZarrStoreReader(tmp_path / "out.zarr")
+    assert reader.num_rows("sources") == 2
+    made = reader.sidecar_manifest()["generation"]
+    assert made["invocation"]["raw_toml_text"] == tiny_campaign.read_text() and made["invocation"]["argv"]
+    assert made["writer_config"]["name"] == "tiny"
 
 
 def forget(run, rows_of):

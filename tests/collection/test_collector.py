@@ -53,7 +53,15 @@ def test_every_row_becomes_one_stamped_line_in_bounded_parallel_and_input_order(
     assert len(server.idempotency_keys) == 40
     assert report.exit_code == 0 and report.failures is None
     metrics = json.loads(report.metrics.read_bytes())
-    assert metrics[0]["counts"] == {"tasks": 40, "expected": 40, "done": 40, "refused": 0, "failed": 0, "missing": 0}
+    assert metrics[0]["counts"] == {
+        "tasks": 40,
+        "expected": 40,
+        "done": 40,
+        "refused": 0,
+        "no_view": 0,
+        "failed": 0,
+        "missing": 0,
+    }
 
 
 def test_a_faulty_server_ends_with_failures_coverage_and_exit_code(tmp_path):
@@ -257,5 +265,8 @@ def test_progress_counts_what_was_there_before(tmp_path):
         collect_rollouts(config_for(tmp_path, server))
         server.fault = lambda *_: None
         collect_rollouts(config_for(tmp_path, server, resume_from_cache=True), events.append)
+        assert [(event.done, event.total) for event in events] == [(40, 40)], "what is left alone is dealt with"
+        events.clear()
+        collect_rollouts(config_for(tmp_path, server, resume_from_cache=True, retry_failed=True), events.append)
     assert [(event.done, event.total) for event in events] == [(39, 40), (40, 40)]
     assert not (tmp_path / "out_failures.jsonl").exists()

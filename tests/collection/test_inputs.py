@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollout_assets.collection.configs import (
+    CollectCommandConfig,
     E2ERolloutCollectionConfig,
     RolloutCollectionConfig,
 )
@@ -34,7 +35,58 @@ def test_lines_expand_in_place(tmp_path):
 
 def test_a_task_is_a_root_whoever_runs_it(tmp_path):
     lines = [A, B, A | {"agent_ref": {"name": "random"}}, A | {"target": 1}, A | {"seed": 9}]
-    assert keys(rows_of(tmp_path, lines)) == [("a", 0, 0), ("b", 1, 0), ("a", 0, 1), ("a", 2, 0), ("a", 0, 2)]
+    assert keys(rows_of(tmp_path, lines)) == [("a", 0, 0), ("b", 1, 0), ("a", 0, 0), ("a", 2, 0), ("a", 0, 1)]
+
+
+def test_rollouts_are_counted_per_agent_and_share_their_seeds(tmp_path):
+    lines = [A, A | {"agent_ref": {"name": "random"}}, B]
+    rows = rows_of(tmp_path, lines, num_repeats={"random": 4, "_default": 2}, num_repeats_add_seed=True)
+    seeds = {(r.request.agent_name, r.request.task_index, r.request.rollout_index): r.request.seed for r in rows}
+    assert sorted(seeds) == [
+        *(("greedy", task, rollout) for task in (0, 1) for rollout in (0, 1)),
+        *(("random", 0, rollout) for rollout in range(4)),
+    ]
+    for rollout in (0, 1):
+        assert seeds["greedy", 0, rollout] == seeds["random", 0, rollout] != seeds["greedy", 1, rollout]
+    assert len(set(seeds.values())) == 6
+
+
+def test_an_agent_that_no_line_has_is_refused_with_those_there_are(tmp_path):
+    lines = [A, A | {"agent_ref": {"name": "random"}}, "{oops beyond the limit\n"]
+    with pytest.raises(ConfigError, match=r"num_repeats names agent 'gready', which .*rows.jsonl has.*greedy, random"):
+        rows_of(tmp_path, lines[:2], num_repeats={"gready": 3, "_default": 1})
+    with pytest.raises(ConfigError, match="names agent 'a', 'b', which"):
+        rows_of(tmp_path, lines, limit=1, num_repeats={"a": 3, "b": 2, "greedy": 1})
+    assert len(rows_of(tmp_path, lines, limit=1, num_repeats={"random": 3, "greedy": 2})) == 2
+
+
+def test_none_means_the_default(tmp_path):
+    fields = set(RolloutCollectionConfig.model_fields) - {"input_jsonl_fpath", "output_jsonl_fpath", "server_urls"}
+    assert keys(rows_of(tmp_path, [A, B], **dict.fromkeys(fields))) == [("a", 0, 0), ("b", 1, 0)]
+    required = {"input_jsonl_fpath": "i.jsonl", "output_jsonl_fpath": "o.jsonl", "server_urls": ("http://x",)}
+    assert RolloutCollectionConfig(**dict.fromkeys(fields), **required) == RolloutCollectionConfig(**required)
+    with pytest.raises(ConfigError, match="output_jsonl_fpath"):
+        RolloutCollectionConfig(**required | {"output_jsonl_fpath": None})
+    optional = set(CollectCommandConfig.model_fields) - {"output_jsonl_fpath", "campaign"}
+    given = {"output_jsonl_fpath": "o.jsonl", "campaign": "demo"}
+    assert CollectCommandConfig(**dict.fromkeys(optional), **given) == CollectCommandConfig(**given)
+
+
+def test_null_in_a_line_means_the_default_or_what_the_template_says(tmp_path):
+    empty = dict.fromkeys(("target", "seed", "params", "include", "recipe", "source_row", "_task_index"))
+    (row,) = rows_of(tmp_path, [A | empty], prompt_config={"seed": 3}, responses_create_params={"horizon": None})
+    (plain,) = rows_of(tmp_path, [A | {"seed": 3}])
+    assert row.request == plain.request
+    (row,) = rows_of(tmp_path, [A | {"params": {"horizon": 2, "branch": None}}])
+    assert row.request.params.model_dump(exclude_none=True) == {"horizon": 2}
+
+
+def test_a_view_budget_reaches_every_request_and_does_not_go_into_a_store(tmp_path):
+    budget = {"max_views_scored": 40}
+    (row,) = rows_of(tmp_path, [A], responses_create_params=budget)
+    assert row.request.params.max_views_scored == 40
+    with pytest.raises(InputsRefused, match="a store holds rollouts that ran to their end; leave out max_views_scored"):
+        rows_of(tmp_path, [A | {"params": budget}], store_dir=tmp_path / "x.zarr", campaign="demo")
 
 
 def test_given_task_indices_are_kept_and_others_go_around_them(tmp_path):
@@ -87,6 +139,7 @@ def test_all_bad_lines_are_reported_together_with_file_and_line(tmp_path):
         rows_of(tmp_path, lines)
     told = "\n".join(caught.value.problems)
     assert len(caught.value.problems) == 7
+    assert "rows.jsonl: 6 lines cannot be run" in str(caught.value), "line 5 has two problems"
     for part in (
         "rows.jsonl:2: not JSON",
         "rows.jsonl:3: no agent: give agent_ref or recipe",
@@ -103,6 +156,8 @@ def test_a_key_given_twice_is_refused_with_both_lines(tmp_path):
     twice = A | {"_task_index": 3, "_rollout_index": 1}
     with pytest.raises(InputsRefused, match=r"rows.jsonl:3: _task_index 3 _rollout_index 1 .* also on line 1"):
         rows_of(tmp_path, [twice, B, twice])
+    with pytest.raises(InputsRefused, match=r"rows.jsonl:2: _task_index 0 _rollout_index 0 .* also on line 1"):
+        rows_of(tmp_path, [A, A | {"_rollout_index": 0}])
     with pytest.raises(InputsRefused, match="gives _rollout_index 1, but would be repeated 2 times"):
         rows_of(tmp_path, [twice], num_repeats=2)
 
@@ -130,6 +185,7 @@ def test_rows_asked_for_a_store_carry_their_record(tmp_path):
         ({"server_urls": ("localhost:80",)}, "must start with http:// or https://, got 'localhost:80'"),
         ({"store_dir": "s.zarr"}, "store_dir needs a campaign"),
         ({"store_dir": "s.zarr", "campaign": "demo", "num_repeats": 2}, "num_repeats asks for 2"),
+        ({"retry_failed": True}, "retry_failed is for a collection that goes on; set resume_from_cache too"),
         ({"prompt_config": {"colour": 1}}, "prompt_config: unknown key colour"),
         ({"prompt_config": "nowhere.json"}, "nowhere.json: No such file"),
         ({"input_jsonl_fpath": "nowhere.jsonl"}, "nowhere.jsonl: No such file"),
@@ -148,7 +204,8 @@ def test_an_empty_file_is_no_input(tmp_path):
         rows_of(tmp_path, ["\n"])
 
 
-def test_uploading_without_the_package_is_refused_before_any_work(tmp_path):
+def test_uploading_without_the_package_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("rollout_assets.collection.configs.find_spec", lambda _: None)
     config = E2ERolloutCollectionConfig(
         output_jsonl_fpath=tmp_path / "o.jsonl", campaign="demo", upload_rollouts_to_wandb=True
     )

@@ -142,17 +142,46 @@ def test_missing_or_altered_side_files_are_refused(tmp_path, server):
         resumed(tmp_path, server)
 
 
-def test_failures_are_tried_again_and_their_attempts_add_up(tmp_path, server):
-    server.fault = lambda row, _: "fail" if row["_task_index"] in (3, 5) else None
+def failing(*tasks, kind="fail"):
+    return lambda row, _: kind if row["_task_index"] in tasks else None
+
+
+def test_what_failed_for_good_is_left_alone_until_it_is_asked_for(tmp_path, server):
+    server.fault = lambda row, _: {3: "fail", 5: "refuse"}.get(row["_task_index"])
     first = collect_rollouts(config_for(tmp_path, server))
-    assert first.exit_code == 3
+    assert (first.exit_code, first.coverage.failed) == (3, 2)
+    before = first.failures.read_bytes()
+    server.fault = lambda *_: None
+    server.requests.clear()
+    for _ in range(2):
+        again = resumed(tmp_path, server)
+        assert (again.exit_code, again.coverage.done, again.coverage.failed) == (3, 38, 2)
+    assert not server.requests and first.failures.read_bytes() == before
+    asked = resumed(tmp_path, server, retry_failed=True)
+    assert asked.exit_code == 0 and sorted(server.requests) == [(3, 0), (5, 0)]
+    attempts = {line["_task_index"]: line["_attempt"] for line in lines_of(asked.output)}
+    assert (attempts[3], attempts[5], attempts[0]) == (4, 2, 1)
+    assert not first.failures.exists()
+
+
+def test_attempts_are_counted_over_all_runs(tmp_path, server):
+    server.fault = failing(3, 5)
+    first = collect_rollouts(config_for(tmp_path, server))
     with first.failures.open("ab") as stream:
         stream.write(b'{"torn')
-    server.fault = lambda row, _: "fail" if row["_task_index"] == 5 else None
-    second = resumed(tmp_path, server)
-    assert (second.coverage.done, second.coverage.failed) == (39, 1)
+    server.requests.clear()
+    resumed(tmp_path, server, max_attempts=5)
+    assert server.requests == {(3, 0): 2, (5, 0): 2}, "three of five were made before"
+    assert [line["attempts"] for line in lines_of(first.failures)] == [5, 5]
+    server.fault = failing(5)
+    second = resumed(tmp_path, server, retry_failed=True)
     (line,) = lines_of(second.failures)
-    assert (line["_task_index"], line["attempts"]) == (5, 6)
+    assert (line["_task_index"], line["attempts"]) == (5, 8), "asked for again, a request is tried as often once more"
+
+
+def test_a_server_that_was_busy_did_not_try(tmp_path, server):
+    server.fault = failing(3, kind="busy")
+    first = collect_rollouts(config_for(tmp_path, server, busy_patience_s=0.05))
+    assert [line["attempts"] for line in lines_of(first.failures)] == [1]
     server.fault = lambda *_: None
-    assert resumed(tmp_path, server).exit_code == 0
-    assert not second.failures.exists()
+    assert resumed(tmp_path, server).exit_code == 0, "the attempts that are left are made"

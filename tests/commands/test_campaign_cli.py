@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +71,17 @@ def test_a_campaign_from_plan_to_rollback(campaign, tmp_path):
     assert facts("campaign", "rollback", "-c", campaign)[1]["version"] == "v000001"
     assert (tmp_path / "out/rollouts.zarr").readlink().name == "v000001"
     assert facts("campaign", "prune", "-c", campaign, "--keep", "1")[1]["kept"] == ["v000001", "v000002"]
+    pinned = run("campaign", "promote", "-c", campaign, "--anew")
+    assert pinned.returncode == 2 and "'rollout-assets campaign unpin' lifts it" in pinned.stderr
+    chunks = [tmp_path / f"out/versions/v00000{number}/val/candidates/target_rri/c/0" for number in (1, 2)]
+    chunks[1].write_bytes(b"")
+    shown = run("campaign", "status", "-c", campaign)
+    assert shown.returncode == 2 and "pinned: readers are pinned to v000001 by a rollback of" in shown.stdout
+    assert "campaign promote" not in shown.stdout and "damaged: v000002 val candidates/target_rri: c/0" in shown.stdout
+    assert "no longer: readers are pinned to v000001" in run("campaign", "unpin", "-c", campaign).stdout
+    chunks[0].write_bytes(b"")
+    healed = run("campaign", "promote", "-c", campaign).stdout
+    assert "is now v000003" in healed and healed.count("val candidates/target_rri: c/0 has 0 bytes") == 2
 
 
 def test_status_names_rows_that_no_shard_owns_and_what_is_not_promoted(campaign, tmp_path):
@@ -106,3 +118,33 @@ def test_an_interrupt_ends_the_run_cleanly_and_the_next_goes_on(campaign, tmp_pa
     assert running.returncode == 130 and "interrupted" in said and "Traceback" not in errors
     assert list(staging.iterdir()) == []
     assert run("campaign", "run", "-c", campaign).returncode == 0
+
+
+def test_a_run_ends_with_the_rows_that_gave_nothing_and_why(store_copy, tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY.format(source=store_copy))
+    sorted((store_copy / "meshes").glob("*.ply"))[0].unlink()
+    done = run("campaign", "run", "-c", path)
+    assert done.returncode == 0
+    *_, title, first, second, total, without = done.stdout.splitlines()
+    assert title == "2 source rows gave no record:"
+    assert first.endswith(": MESH_REFERENCE_MISSING") and second.endswith(": MESH_REFERENCE_MISSING")
+    assert "4 of 4 shards: 4 built; 2 records" in total
+    assert without == "2 shards without a record: shard-000000, shard-000001"
+    shown = run("campaign", "status", "-c", path)
+    assert shown.returncode == 0 and without in shown.stdout
+
+
+def test_a_campaign_without_any_record_and_one_without_its_device_fail(campaign, tmp_path):
+    text = Path(campaign).read_text()
+    Path(campaign).write_text(text.replace("[oracle]", '[oracle]\ndevice = "cuda:77"'))
+    done = run("campaign", "run", "-c", campaign, "--shard", "shard-000000")
+    assert done.returncode == 2 and "device 'cuda:77' is not there" in done.stdout and "1 failed" in done.stdout
+    Path(campaign).write_text(text.replace("[oracle]", "[candidates.rules]\nmax_yaw_deg = 0.01\n[oracle]"))
+    done = run("campaign", "run", "-c", campaign)
+    assert done.returncode == 2 and done.stdout.splitlines()[-1].startswith("the campaign gave no record at all")
+    shown = run("campaign", "status", "-c", campaign)
+    assert shown.returncode == 2 and "the campaign gave no record at all" in shown.stdout
+    Path(campaign).write_text(text.replace("[oracle]", "[oracle]\nfusion_voxel_m = 1e-9"))
+    refused = run("config", "validate", campaign)
+    assert refused.returncode == 2 and "fusion_voxel_m" in refused.stderr + refused.stdout

@@ -1,5 +1,6 @@
 """The definitions: the chain, its checks, its automation; light to load, and one set per campaign."""
 
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -102,6 +103,15 @@ def test_campaigns_live_side_by_side_and_same_names_are_refused(tmp_path, small_
     (tmp_path / "other").mkdir()
     with pytest.raises(ConfigError, match="both campaign one"):
         build_definitions([one, write_campaign(tmp_path / "other", small_store, "one")])
+
+
+def test_campaigns_of_one_output_folder_are_refused_with_both_files(tmp_path, small_store):
+    one, two = (write_campaign(tmp_path, small_store, name) for name in ("one", "two"))
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "one")
+    edit(two, 'output_dir = "two"', 'output_dir = "elsewhere"')
+    message = f"{one} and {two} both write into {tmp_path / 'one'}; give one of them another shards.output_dir"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        build_definitions([one, two])
 
 
 def test_campaigns_come_from_package_home_and_environment(tmp_path, small_store, monkeypatch):

@@ -7,7 +7,8 @@ from dagster import AssetKey
 
 from rollout_assets.campaigns.versions import current_version
 from rollout_assets.defs.headless import PROCESS_TAG, RunOutcome, materialize_campaign, sweep_dead_runs
-from tests.defs.campaigns import write_campaign
+from rollout_assets.rollouts.zarr_store.manifest import read_rollout_store_manifest
+from tests.defs.campaigns import edit, write_campaign
 
 HASHES = (
     "candidate_config_hash",
@@ -49,6 +50,24 @@ def test_metadata_carries_every_hash_counts_tables_paths_and_a_picture(finished_
         assert metadata["views_per_second"].value > 0 and metadata["bytes"].value > 0
         promoted = instance.get_latest_materialization_event(AssetKey(["tiny", "rollouts_zarr"])).asset_materialization
         assert promoted.metadata["path"].value == str(desk.layout.promoted)
+
+
+def test_every_store_records_the_campaign_that_made_it(finished_desk):
+    desk, _ = finished_desk
+    stores = [desk.layout.shard("shard-000000") / "rollouts.zarr", *current_version(desk.config).children]
+    for store in stores:
+        recorded = read_rollout_store_manifest(store)["generation"]["invocation"]
+        assert recorded["mode"] == "dagster" and recorded["argv"] == [], "pytest's command line says nothing"
+        assert recorded["config_path"] == str(desk.campaign.resolve())
+        assert recorded["raw_toml_text"] == desk.campaign.read_text()
+
+
+def test_the_minima_of_the_quality_checks_are_the_campaigns(made_desk):
+    edit(made_desk.campaign, "[shards]", "[quality]\nmin_valid_fanout = 13\nmin_label_yield = 1.0\n\n[shards]")
+    runner = made_desk.runner()
+    with runner.instance:
+        found = failed(runner.run("shard_checks", "shard-000000"), "WARN")
+    assert "valid_fanout" in found and "label_yield" not in found
 
 
 def test_damage_fails_the_right_check_blocks_promotion_and_is_healed_by_one_partition(made_desk):

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 import dagster as dg
 import pytest
 
-from rollout_assets.campaigns.versions import current_version
+from rollout_assets.campaigns.promotion import promote_rollout_campaign
+from rollout_assets.campaigns.versions import current_version, rollback_promotion, unpin_promotion
 from rollout_assets.defs.headless import QUIET
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.store import append_synthetic_snippets
@@ -81,6 +82,12 @@ def test_appended_snippets_become_shards_once_and_promotion_follows(made_desk, t
     assert ticker.execute("tiny_promote", ticker.sensor("tiny_promotion").run_requests) == [None]
     assert "promoted" in ticker.sensor("tiny_promotion").skip_message
 
+    assert rollback_promotion(made_desk.config).name == "v000001"
+    assert "pinned to v000001" in ticker.sensor("tiny_promotion").skip_message
+    unpin_promotion(made_desk.config)
+    assert ticker.execute("tiny_promote", ticker.sensor("tiny_promotion").run_requests) == [None], "under another key"
+    assert current_version(made_desk.config).name == "v000002"
+
     assert len(current_version(made_desk.config).shard_ids) == 4
     after = made_desk.content()
     assert {shard: after[shard] for shard in before} == before
@@ -88,11 +95,55 @@ def test_appended_snippets_become_shards_once_and_promotion_follows(made_desk, t
     assert plan.asset_materialization.metadata["new_shards"].value == 2
 
 
+def test_promotion_waits_while_a_rollback_pins_readers_and_the_catalog_learns_of_it(made_desk, ticker):
+    config = made_desk.config
+    promote_rollout_campaign(config, incremental=False)
+    assert rollback_promotion(config).name == "v000001"
+    key = dg.AssetKey(["tiny", "rollouts_zarr"])
+    for _ in range(2):
+        result = ticker.sensor("tiny_promotion")
+        assert result.run_requests == [] and "pinned to v000001 by a rollback" in result.skip_message
+        assert "'rollout-assets campaign unpin' lifts it" in result.skip_message
+    (observed,) = ticker.instance.fetch_observations(key, limit=9).records
+    assert observed.asset_observation.metadata["version"].value == "v000001"
+    unpin_promotion(config)
+    assert "promoted" in ticker.sensor("tiny_promotion").skip_message
+
+
+def test_a_promotion_that_is_run_by_hand_is_refused_while_readers_are_pinned(made_desk, ticker):
+    promote_rollout_campaign(made_desk.config, incremental=False)
+    rollback_promotion(made_desk.config)
+    chunk = made_desk.layout.versions / "v000001/train/candidates/target_rri/c/0"
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    promote = ticker.definitions.resolve_job_def("tiny_promote")
+    result = promote.execute_in_process(instance=ticker.instance, run_config=QUIET, raise_on_error=False)
+    assert not result.success and current_version(made_desk.config).name == "v000001"
+
+
 def test_the_nightly_schedule_asks_for_the_same_new_shards(made_desk, ticker):
     assert ticker.schedule("tiny_nightly").run_requests == []
     append_synthetic_snippets(made_desk.source, 1, workers=1)
     asked = ticker.schedule("tiny_nightly").run_requests
     assert [request.partition_key for request in asked] == ["shard-000002", "shard-000003"]
+
+
+def test_a_sensor_asks_in_parts_and_a_schedule_for_all_because_it_comes_once_a_night(made_desk, ticker):
+    edit(made_desk.campaign, "[shards]", "[automation]\nshards_per_tick = 2\n\n[shards]")
+    scene = VinOfflineStore.open(made_desk.source).row(0).scene_id
+    append_synthetic_snippets(made_desk.source, 6, scene_ids=[scene], workers=1)
+    new = ["shard-000002", "shard-000003", "shard-000004"]
+    in_parts = ticker.sensor("tiny_new_snippets").run_requests
+    assert [request.partition_key for request in in_parts] == new[:2]
+    assert [request.partition_key for request in ticker.schedule("tiny_nightly").run_requests] == new
+    assert ticker.execute("tiny_shard", in_parts) == new[:2]
+    rest = ticker.sensor("tiny_new_snippets").run_requests
+    assert [request.partition_key for request in rest] == new[2:]
+
+
+def test_the_schedule_follows_the_campaign(made_desk):
+    edit(made_desk.campaign, "[shards]", "[automation]\nnightly = '30 1 * * 1-5'\n\n[shards]")
+    schedule = made_desk.runner().definitions.get_repository_def().get_schedule_def("tiny_nightly")
+    assert schedule.cron_schedule == "30 1 * * 1-5"
 
 
 def test_an_edited_campaign_is_not_rebuilt_by_itself(made_desk, ticker):

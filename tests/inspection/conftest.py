@@ -41,7 +41,7 @@ def write_campaign(config: CampaignConfig, path: Path, rows: Iterable[int]) -> P
     """Generate some source rows into a store, manifest and all."""
     source = VinOfflineStore.open(config.source.store_dir)
     records = RolloutGenerator(config, source).records([source.row(row) for row in rows])
-    context = RolloutStoreManifestContext.here(config.model_dump(mode="json"))
+    context = RolloutStoreManifestContext.here(config)
     write_rollout_zarr_store(path, records, RolloutZarrStoreConfig.from_campaign(config), context=context)
     return path
 

@@ -120,7 +120,7 @@ def objectives(store: PlainStore) -> list[Row]:
                 "selected_candidate_row_id": chosen["candidate_row_id"] if chosen else None,
                 "regret": gains[0] - chosen["target_root_gain"] if chosen else None,
                 "chains_here": len(here),
-                "fanout": len({other["selected_shell_index"] for other in here}),
+                "fanout": len({other["selected_shell_index"] for other in here} - {-1}) if chosen else None,
             }
         )
     return lines

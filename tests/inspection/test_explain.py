@@ -69,16 +69,38 @@ def test_readiness_agrees_with_plain_python(real: RolloutZarrStoreReader) -> Non
     assert found["label deviation"] == pytest.approx(float(np.std(gains)), rel=1e-5)
     assert found["trainable share of views"] == pytest.approx(len(gains) / len(rows))
     assert found["trainable states"] == len({row["step_row_id"] for row in rows if row["q_train_mask"]})
-    valid = {}
-    for row in rows:
-        valid[row["step_row_id"]] = valid.get(row["step_row_id"], 0) + row["actor_action_mask"]
-    weights = [
-        1 / (valid[row["step_row_id"]] * row["selection_probabilities"])
-        for row in rows
-        if row["selected_mask"] and row["selection_probabilities"] > 0
-    ]
-    expected = sum(weights) ** 2 / sum(w * w for w in weights) / len(weights)
-    assert found["effective sample size"] == pytest.approx(expected, rel=1e-4)
+    weights, drawn = drawn_weights(real)
+    assert found["effective sample size"] == pytest.approx(sum(weights) ** 2 / sum(w * w for w in weights) / drawn)
+
+
+def drawn_weights(reader: RolloutZarrStoreReader) -> tuple[list[float], int]:
+    """1 / (views * π) of every view that a drawing policy drew at a state, and how many views any policy drew."""
+    weights, drawn, visited = [], 0, set()
+    for row in range(reader.num_rows("rollouts")):
+        stored, path = reader.rollout(row), ()
+        for step in stored.chain.steps:
+            state = (stored.target_row_id, stored.lineage.rollout_policy, path)
+            selection, path = step.selection, (*path, step.selection.selected_shell_index)
+            if state not in visited:
+                visited.add(state)
+                drawn += int(selection.drawn_mask.sum())
+                inclusion = selection.inclusion_probabilities.astype(float)
+                if stored.lineage.rollout_policy != "oracle_greedy":
+                    weights += (1 / ((inclusion > 0).sum() * inclusion[selection.drawn_mask])).tolist()
+    return weights, drawn
+
+
+def test_two_draws_are_weighted_by_inclusion_and_ranked_choices_not_at_all(real: RolloutZarrStoreReader) -> None:
+    fractions = dict(training_readiness(real).by_policy.select("recipe", "effective_sample_fraction").rows())
+    assert fractions["random_valid"] == pytest.approx(1.0, rel=1e-5)
+    assert fractions["lookahead"] == 0.0
+    assert 0.0 < fractions["softmax"] < 1.0
+
+
+def test_a_store_of_ranked_choices_needs_care(tmp_path: Path) -> None:
+    ready = training_readiness(made.write(tmp_path / "ranked.zarr", made.clean_records()))
+    (measure,) = [measure for measure in ready.measures if measure.name == "effective sample size"]
+    assert (measure.value, measure.status) == (0.0, "careful")
 
 
 def test_the_verdict_follows_from_the_worst_measure(real: RolloutZarrStoreReader, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_second_opinion_shows_both_values(real_store: Path) -> None:
         ),
         (["inspect", "replay", "PLAIN", "0"], "records no campaign; name it with --campaign"),
         (["inspect", "tree", "STORE", "--json", "--csv"], "--json and --csv exclude each other"),
-        (["inspect", "tree", "FOREIGN"], "is not a rollout store: schema id is None"),
+        (["inspect", "tree", "FOREIGN"], "is not a rollout store that this package reads: schema is None"),
         (["report", "STORE", "-o", "page.png"], "must end in .html, got page.png"),
         (["report", "STORE", "--rollout", "99999", "-o", "page.html"], "rollouts has rows 0 to"),
     ],

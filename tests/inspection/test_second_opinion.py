@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rollout_assets.config import CampaignConfig
+from rollout_assets.config import CampaignConfig, OracleConfig
+from rollout_assets.inspection.other_distances import BruteForceDistances, IglDistances, distances_of
 from rollout_assets.inspection.other_rays import BruteForceRays, EmbreeRays, Rays, library
 from rollout_assets.inspection.second_opinion import COMPARED
 from rollout_assets.oracle import naive
@@ -18,7 +19,7 @@ from rollout_assets.oracle.scene import OracleScene
 from rollout_assets.rollouts import second_opinion
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from tests.inspection.conftest import campaign_of, write_campaign
-from tests.oracle.rooms import CAMERA, room_mesh, views
+from tests.oracle.rooms import CAMERA, room_mesh, target_box, views
 
 EMBREE = importlib.util.find_spec("embreex") is not None
 
@@ -36,6 +37,34 @@ def test_other_rays_see_what_the_renderer_sees(kind: type[BruteForceRays] | type
         assert np.abs(naive.unprojected(seen, pose, CAMERA, 1) - naive.back_project(seen, pose, CAMERA, 1)).max() < 1e-6
 
 
+@pytest.fixture
+def crop() -> naive.NaiveCrop:
+    mesh = room_mesh()
+    return naive.crop(mesh.vertices.astype(np.float32), mesh.faces.astype(np.int32), target_box(), OracleConfig())
+
+
+def test_another_librarys_distances_are_those_of_all_pairs(crop: naive.NaiveCrop) -> None:
+    pytest.importorskip("igl")
+    points = np.random.default_rng(3).normal(crop.pieces[:, 0].mean(axis=0), 0.3, (200, 3))
+    brute, other = (kind().error_m2(crop, points) for kind in (BruteForceDistances, IglDistances))
+    assert other == pytest.approx(brute, rel=1e-12)
+    assert IglDistances().error_m2(crop, points[:1]) == pytest.approx(crop.error(points[:1]), rel=1e-12)
+
+
+def test_all_pairs_are_measured_where_no_other_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert distances_of(OracleConfig(crop_policy="vertex_in_box")).name == "brute force"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
+    assert distances_of(OracleConfig()).name == library() == "brute force"
+
+
+def test_brute_force_alone_confirms_labels(
+    real: RolloutZarrStoreReader, campaign: CampaignConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
+    opinion = second_opinion(real, 1.0, 4, campaign, limit=1)
+    assert opinion.agrees and (opinion.rays, opinion.distances) == ("brute force", "brute force")
+
+
 def test_agreement_is_a_distribution_and_the_worst_rows_are_named(
     real: RolloutZarrStoreReader, campaign: CampaignConfig
 ) -> None:
@@ -49,6 +78,7 @@ def test_agreement_is_a_distribution_and_the_worst_rows_are_named(
     assert excess == sorted(excess, reverse=True)
     assert excess[0] == pytest.approx((opinion.labels["gap"] / opinion.labels["tolerance"]).max())
     assert opinion.scope.startswith("4 of ") and library() in opinion.scope
+    assert f"distances by {distances_of(campaign.oracle).name}" in opinion.scope
 
 
 def test_noise_of_a_tenth_of_a_micrometre_moves_no_label_and_noise_of_a_centimetre_does(

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ from rollout_assets.rollouts.zarr_store import (
     RolloutZarrStoreReader,
     write_rollout_zarr_store,
 )
+from rollout_assets.rollouts.zarr_store.open_store import decoded_series
 from rollout_assets.testing.fake_records import SyntheticRecords
 from tests.inspection import plain_twins as plain
 
@@ -117,8 +119,8 @@ def test_audit_rows_equal_the_stored_ones(campaign: SyntheticRecords) -> None:
             )
             assert [row["camera_x_m"], row["camera_y_m"], row["camera_z_m"]] == list(stored["pose_world_cam"][9:])
             for name, value in {**stored, **measured}.items():
-                if name in row and not (isinstance(value, float) and math.isnan(value)):
-                    assert row[name] == value, name
+                if name in row:
+                    assert row[name] == (None if value == -1 or value != value else value), name
             assert row["all_reasons"].count("+") == bin(stored["invalid_reason_bitset"]).count("1") - 1
 
 
@@ -171,6 +173,36 @@ def test_branches_of_a_tree_share_their_first_state(real: RolloutZarrStoreReader
     assert first["chains_here"].to_list() == [2] * first.height and first.height
     greedy = steps.filter((pl.col("policy") == "oracle_greedy") & pl.col("regret").is_not_null())
     assert (greedy["regret"] >= 0).all()
+
+
+def test_what_is_not_given_is_null_in_every_table(tmp_path: Path) -> None:
+    records = SyntheticRecords(sources=6, targets=3, horizon=3, shell=(1, 4), valid_fraction=0.4, seed=1)
+    reader = opened(str(tmp_path), records)
+    tables = {
+        table.__name__: table(reader)
+        for table in (rollout_step_objective_rows, candidate_audit_rows, target_audit_rows)
+    }
+    for name, frame in tables.items():
+        assert frame.select(cs.float().is_nan().any()).row(0).count(True) == 0, name
+        assert frame.select((cs.signed_integer() == -1).any()).row(0).count(True) == 0, name
+    steps, candidates, targets = tables.values()
+    took_nothing = steps.filter(pl.Series(reader.array("steps/selected_candidate_row_id") == -1))
+    assert took_nothing.height > 3
+    names = [name for name in steps.columns if name.startswith(("selected_", "marginal_"))]
+    assert took_nothing.select(*names, "fanout", "regret").null_count().row(0) == (took_nothing.height,) * (
+        len(names) + 2
+    )
+    assert steps["chains_here"].null_count() == 0 and steps["fanout"].drop_nulls().min() == 1
+    invalid = candidates.filter(~pl.col("actor_action_mask"))
+    assert invalid["target_root_gain"].null_count() == invalid["compact_valid_index"].null_count() == invalid.height > 0
+    unmatched = targets.filter(pl.col("matched_gt_target_id").is_null())
+    assert unmatched["matched_gt_target_row_id"].null_count() == unmatched.height > 0
+
+
+def test_decoded_columns_are_strings_to_join_and_match_by() -> None:
+    decoded = decoded_series("scene", np.array([1, -1, 0, 7]), ["a", "b"])
+    assert decoded.dtype == pl.String and decoded.to_list() == ["b", None, "a", None]
+    assert decoded_series("scene", np.array([0, -1]), []).dtype == pl.String
 
 
 def test_a_live_shell_is_counted_by_position_and_reason(real: RolloutZarrStoreReader) -> None:

@@ -81,11 +81,28 @@ def assert_summary(metrics, field, values):
 
 def test_refused_results_are_counted_and_are_no_zero():
     entry = aggregate_results([result(reward=0.4), result(rollout=1, reward=None)])[0]
-    assert entry["counts"] == {"tasks": 1, "expected": None, "done": 2, "refused": 1, "failed": 0, "missing": None}
+    assert entry["counts"] == {
+        "tasks": 1,
+        "expected": None,
+        "done": 2,
+        "refused": 1,
+        "no_view": 0,
+        "failed": 0,
+        "missing": None,
+    }
     assert entry["agent_metrics"]["reward/mean"] == 0.4
     assert entry["agent_metrics"]["reward/count"] == 1
     assert entry["agent_metrics"]["reward/std"] is None
     assert entry["agent_metrics"]["truncated/rate"] == 0.5
+
+
+def test_roots_without_a_takeable_view_are_counted_and_are_no_zero():
+    nowhere = result(rollout=1, status="completed", end_reason="no_takeable_view", num_steps=0) | {"reward": None}
+    entry = aggregate_results([result(reward=0.4, end_reason="horizon"), nowhere])[0]
+    assert (entry["counts"]["refused"], entry["counts"]["no_view"]) == (0, 1)
+    assert entry["group_level_metrics"][0]["no_view"] == 1
+    assert (entry["agent_metrics"]["reward/mean"], entry["agent_metrics"]["reward/count"]) == (0.4, 1)
+    assert entry["key_metrics"]["reward/mean"]["value"] == 0.4
 
 
 def test_identifiers_stamps_timings_and_steps_are_no_metrics():
@@ -97,12 +114,12 @@ def test_expected_failed_and_missing_are_stated_per_agent_and_task():
     expected = {("a", 0): 2, ("a", 1): 2, ("b", 0): 1}
     entries = aggregate_results([result("a", 0, 0)], expected=expected, failed={("a", 0): 1})
     a, b = entries
-    assert a["counts"] == {"tasks": 2, "expected": 4, "done": 1, "refused": 0, "failed": 1, "missing": 2}
+    assert a["counts"] == {"tasks": 2, "expected": 4, "done": 1, "refused": 0, "no_view": 0, "failed": 1, "missing": 2}
     assert [(g["_task_index"], g["done"], g["failed"], g["missing"]) for g in a["group_level_metrics"]] == [
         (0, 1, 1, 0),
         (1, 0, 0, 2),
     ]
-    assert b["counts"] == {"tasks": 1, "expected": 1, "done": 0, "refused": 0, "failed": 0, "missing": 1}
+    assert b["counts"] == {"tasks": 1, "expected": 1, "done": 0, "refused": 0, "no_view": 0, "failed": 0, "missing": 1}
     assert b["agent_metrics"] == {} and b["key_metrics"] == {}
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
-from rollout_assets.config import load_campaign
-from rollout_assets.reports import quality
+from rollout_assets.config import QualityConfig, load_campaign
+from rollout_assets.inspection.second_opinion import SecondOpinion, second_opinion
+from rollout_assets.inspection.stored_opinion import publish_opinion, read_opinion
+from rollout_assets.reports import quality, quality_section
 from rollout_assets.reports.store_report import write_store_report
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig, RolloutZarrStoreReader, write_rollout_zarr_store
@@ -41,12 +45,58 @@ def test_the_store_alone_is_enough_and_says_what_was_not_measured(reader, tmp_pa
     assert "inspect second-opinion" in text and text.count("Plotly.newPlot(") == 3
 
 
-def test_weightings_are_compared_on_the_source_and_a_second_opinion_is_quoted(reader, campaign, tmp_path: Path) -> None:
-    opinion = pl.DataFrame({"moved": [1e-9, 3e-6]})
-    text = part(write_store_report(reader, tmp_path / "report.html", campaign=campaign, opinion=opinion))
-    assert "median rank correlation" in text and "largest 3e-06" in text
+@pytest.fixture(scope="module")
+def opinion(reader, campaign) -> SecondOpinion:
+    return second_opinion(reader, 1.0, 0, campaign, limit=2)
+
+
+def test_weightings_are_compared_on_the_source(reader, campaign, tmp_path: Path) -> None:
+    assert "median rank correlation" in part(write_store_report(reader, tmp_path / "r.html", campaign=campaign))
     gone = campaign.model_copy(update={"source": campaign.source.model_copy(update={"store_dir": tmp_path / "gone"})})
     assert "cannot be compared" in (quality.weighting_agreement(reader, gone).problem or "")
+
+
+def test_a_second_opinion_shows_agreement_worst_rows_and_moves_under_noise(reader, opinion, tmp_path: Path) -> None:
+    text = part(write_store_report(reader, tmp_path / "report.html", opinion=opinion))
+    assert "2 of 2" in text and "confirms every label" in text and opinion.rays in text and opinion.distances in text
+    assert "Rows with the largest gaps" in text and f">{opinion.worst['candidate_row_id'][0]}<" in text
+    largest = opinion.labels.filter(pl.col("label") == "target_root_gain")["moved"].max()
+    assert f"{largest:.2g} at most" in text and "1e-05 is allowed" in text
+
+
+def test_what_a_second_opinion_does_not_confirm_is_bad(reader, opinion, tmp_path: Path) -> None:
+    false = opinion.labels.with_columns((pl.col("label") != "target_rri").alias("agrees"))
+    text = part(write_store_report(reader, tmp_path / "r.html", opinion=replace(opinion, labels=false)))
+    assert "0 of 2" in text and "does not confirm 2 label(s)" in text
+
+
+def test_limits_come_from_the_campaign(reader, campaign, opinion) -> None:
+    def cards(**limits) -> dict[str, str]:
+        strict = campaign.model_copy(update={"quality": QualityConfig(**limits)})
+        report = quality_section.QualityReport(reader, pl.DataFrame(), strict, opinion)
+        return {name: getattr(value, "html", "") for name, value in quality_section._cards(report).items()}
+
+    names = {
+        "negative": {"max_negative_share": (0.0, 0.0)},
+        "hang on single points": {"one_point_gain": 1e-9, "max_one_point_share": (0.0, 0.0)},
+        "noise moves a gain by at most": {"max_noise_move": 1e-15},
+    }
+    for name, limits in names.items():
+        assert "bad" in cards(**limits)[name] and "good" in cards(one_point_gain=1e3)[name]
+    assert campaign.hashes() == campaign.model_copy(update={"quality": QualityConfig(max_noise_move=1.0)}).hashes()
+
+
+def test_an_opinion_is_read_back_for_the_store_it_is_about(reader, opinion, tmp_path: Path) -> None:
+    path = tmp_path / "train.second_opinion.json"
+    assert read_opinion(path, reader) is None
+    publish_opinion(path, opinion, reader)
+    again = read_opinion(path, reader)
+    assert again is not None and again.scope == opinion.scope
+    assert_frame_equal(again.labels, opinion.labels)
+    path.write_text(path.read_text().replace(reader.attributes["manifest_sha256"], "0" * 64))
+    assert read_opinion(path, reader) is None
+    path.write_text("{")
+    assert read_opinion(path, reader) is None
 
 
 def test_negative_labels_are_counted_by_cause(reader) -> None:

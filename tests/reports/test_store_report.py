@@ -58,12 +58,12 @@ def page(reader: RolloutZarrStoreReader, tmp_path_factory: pytest.TempPathFactor
     return write_store_report(reader, tmp_path_factory.mktemp("page") / "deep" / "report.html")
 
 
-def visit(page: Path, profile: Path) -> tuple[str, list[str]]:
+def visit(page: Path, profile: Path, place: str = "") -> tuple[str, list[str]]:
     """The page as a browser has it after its scripts ran, and what they said on the console."""
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if browser is None:
         pytest.skip(f"no browser found to open the report in; looked for {', '.join(BROWSERS)}")
-    command = [browser, *FLAGS.split(), f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
+    command = [browser, *FLAGS.split(), f"--user-data-dir={profile}", "--dump-dom", page.as_uri() + place]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
@@ -116,6 +116,6 @@ def test_a_stored_rollout_in_3d(reader: RolloutZarrStoreReader, tmp_path: Path) 
     assert "path taken" in html and "valid views" in html and "semi-dense" not in html.split("Plotly.newPlot")[-1]
     nowhere = CampaignConfig(name="gone", source={"store_dir": tmp_path / "nowhere"})
     plot_stored_rollout(reader, 1, nowhere, tmp_path / "again.html")
-    dom, console = visit(tmp_path / "rollout.html", tmp_path / "profile")
+    dom, console = visit(tmp_path / "rollout.html", tmp_path / "profile", "#step-0")
     assert [line for line in console if not any(word in line for word in SPEED_ADVICE)] == []
     assert "gl-container" in dom

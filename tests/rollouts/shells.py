@@ -5,7 +5,8 @@ import numpy as np
 from rollout_assets.candidates.reasons import InvalidReason
 from rollout_assets.candidates.shell import CandidateDiagnostics, CandidateShell
 from rollout_assets.geometry.poses import IDENTITY_POSE, make_pose
-from rollout_assets.rollouts.engine import EvaluatedState, RolloutKey
+from rollout_assets.rollouts.engine import EvaluatedState
+from rollout_assets.rollouts.keys import RolloutKey
 from rollout_assets.rollouts.trace import StepLabels
 
 
@@ -60,4 +61,6 @@ class DrawnStates:
             takeable[:] = False
         gain = np.where(takeable, rng.normal(0.2, 0.2, self.k), np.nan)
         pose = IDENTITY_POSE if not path else self(path[:-1]).shell.pose_world_camera[path[-1]]
-        return EvaluatedState(path, pose, shell_at(rng.uniform(-1, 1, (self.k, 3)), takeable), labels_of(gain))
+        points = np.where(takeable, rng.integers(10, 100, self.k), np.nan).astype(np.float32)
+        shell = shell_at(rng.uniform(-1, 1, (self.k, 3)), takeable)
+        return EvaluatedState(path, pose, shell, labels_of(gain), points)

@@ -14,7 +14,8 @@ from rollout_assets.rollouts.draws import (
     inclusion_probabilities,
     spaced_inclusion_probabilities,
 )
-from rollout_assets.rollouts.engine import EvaluatedState, RolloutKey
+from rollout_assets.rollouts.engine import EvaluatedState
+from rollout_assets.rollouts.keys import RolloutKey
 from rollout_assets.rollouts.policies import LOGIT_LIMIT, Decision, PolicyView, decide, spread_logits
 from rollout_assets.rollouts.trace import NOT_SELECTED
 from tests.rollouts.shells import DrawnStates

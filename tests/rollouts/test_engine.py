@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_assets.config import RolloutRecipeConfig
-from rollout_assets.rollouts.engine import Chain, RolloutKey, expand
+from rollout_assets.rollouts.engine import Chain, expand
+from rollout_assets.rollouts.keys import RolloutKey
 from rollout_assets.rollouts.recipes import branch_schedule_id, largest_branch
 from rollout_assets.rollouts.trace import NOT_SELECTED
 from tests.rollouts.shells import DrawnStates

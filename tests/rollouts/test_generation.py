@@ -13,7 +13,8 @@ from rollout_assets.errors import ConfigError
 from rollout_assets.oracle.raycast import RENDERER
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
 from rollout_assets.rollouts.generator import RolloutGenerator
-from rollout_assets.rollouts.roots import MIN_TAKEABLE_SHARE, AllEligibleTargets, ExplicitTargets
+from rollout_assets.rollouts.roots import MIN_TAKEABLE_SHARE
+from rollout_assets.rollouts.target_sources import AllEligibleTargets, ExplicitTargets
 from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutStep, RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig
 from rollout_assets.sources import layout
@@ -167,7 +168,7 @@ def test_a_damaged_row_is_counted_with_its_problem(store_copy):
     store = VinOfflineStore.open(store_copy)
     generator = RolloutGenerator(campaign(), store)
     assert list(generator.records(store.rows()[:2]))
-    assert generator.stats.rows_skipped == {"SourceDamaged": 1}
+    assert generator.stats.rows_skipped == {"SOURCE_DAMAGED": 1}
     assert "vin.t_world_rig" in generator.stats.skipped_rows[store.row(0).sample_key]
 
 
@@ -190,6 +191,16 @@ def test_a_shell_without_a_valid_view_is_kept_as_a_dead_end(store):
     assert chains and all(chain.termination_reason == "terminated_early" for chain in chains)
     assert all(len(step.shell) == 5 and not step.shell.actor_action_mask.any() for step in all_steps(made))
     assert generator.stats.recipes_stuck["NO_VALID_FIRST_VIEW"] == len([r for r in made if r.chains])
+
+
+def test_every_chosen_view_can_be_weighted(records):
+    steps = [step for step in all_steps(records) if step.selection.selected_shell_index != NOT_SELECTED]
+    inclusion = np.array([step.selection.inclusion_probabilities[step.selected_mask][0] for step in steps])
+    assert len(steps) > 50 and inclusion.min() >= 1e-9
+    assert np.exp([step.selection.draw_log_probability for step in steps]).min() >= 1e-9
+    drawn = [record for record in records if "softmax" in record.rollout_id_prefix]
+    logits = np.concatenate([step.selection.logits for step in all_steps(drawn)])
+    assert np.nanmax(np.abs(logits)) <= 7.0
 
 
 def root_views(config: CampaignConfig, store: VinOfflineStore) -> tuple[np.ndarray, Counter[str]]:

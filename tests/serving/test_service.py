@@ -8,6 +8,7 @@ import pytest
 from rollout_assets.collection.store_results import stored_results
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig, load_campaign
 from rollout_assets.errors import ConfigError, RowRefused
+from rollout_assets.metrics.results import aggregate_results
 from rollout_assets.rollouts.engine import Chain
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.manager.batching import BatchLimits
@@ -92,7 +93,7 @@ def run(
 
 
 def content(result: RolloutResult) -> RolloutResult:
-    return result.model_copy(update={"timings_s": {}})
+    return result.model_copy(update={"timings_s": {}, "step_timings_s": ()})
 
 
 def test_every_row_gives_the_shard_paths_record_to_the_bit(config, store, records):
@@ -139,12 +140,21 @@ def test_collected_and_stored_results_count_the_same_steps(config, store, tmp_pa
     made = list(RolloutGenerator(behind, store).records(rows))
     write_rollout_zarr_store(tmp_path / "store", made, RolloutZarrStoreConfig.from_campaign(behind))
     stored = {
-        (line["target_id"], line["agent_ref"]["name"]): line["num_steps"]
+        (line["target_id"], line["agent_ref"]["name"]): line
         for line in stored_results(RolloutZarrStoreReader(tmp_path / "store"))
     }
     results = run(behind, store, [row_of(record) for record in made if record.chains])
-    assert {(r.target_id, r.agent_ref.name): r.num_steps for r in results} == stored
-    assert any(len(r.steps) == r.num_steps + 1 for r in results), "a dead end stays visible"
+    assert len(results) == len(stored)
+    for result in results:
+        line = stored[result.target_id, result.agent_ref.name]
+        assert result.num_steps == line["num_steps"]
+        assert result.reward == (None if line["reward"] is None else pytest.approx(line["reward"]))
+        assert result.mean_valid_fanout == line["mean_valid_fanout"]
+    nowhere = [result for result in results if result.end_reason == "no_takeable_view"]
+    assert nowhere and all((r.reward, r.steps, r.step_timings_s) == (None, (), ()) for r in nowhere)
+    assert sum(line.get("end_reason") == "no_takeable_view" for line in stored.values()) == len(nowhere)
+    counted = aggregate_results(stored.values())
+    assert sum(entry["counts"]["no_view"] for entry in counted) == len(nowhere)
 
 
 def test_figures_agree_with_the_record(config, store, records):
@@ -155,7 +165,9 @@ def test_figures_agree_with_the_record(config, store, records):
     assert result.status == "completed" and result.reward == pytest.approx(sum(gains))
     assert [step["root_gain"] for step in result.steps] == gains
     assert [step["shell_index"] for step in result.steps] == [s.selection.selected_shell_index for s in best]
-    assert result.num_steps == len(best) and result.truncation_reason == "horizon"
+    assert result.num_steps == len(best) and len(result.step_timings_s) == len(best)
+    assert (result.end_reason, result.truncated, result.truncation_reason) == ("horizon", False, None)
+    assert result.final_points > result.root_points > 0
     assert result.mean_valid_fanout == pytest.approx(sum(step["valid_fanout"] for step in result.steps) / len(best))
     assert result.final_error_m2 == result.steps[-1]["error_after_m2"] < result.root_error_m2
     (chain, *_) = unpack(tuple[Chain, ...], from_text(result.chains))
@@ -181,6 +193,22 @@ def test_a_step_limit_cuts_the_rollout_and_says_so(config, store):
     )
     (cut,) = run(config, store, [row])
     assert (cut.num_steps, cut.truncated, cut.truncation_reason) == (1, True, "max_rollout_steps")
+
+
+def test_a_view_budget_cuts_the_rollout_and_its_record_says_so(config, store):
+    def asked(budget):
+        params = {"max_views_scored": budget}
+        return RolloutRequest.model_validate(
+            {"source_row": 0, "recipe": "oracle_greedy", "params": params, "include": ["record"]}
+        )
+
+    (whole,) = run(config, store, [asked(None)])
+    cut, nothing = run(config, store, [asked(whole.views_scored - 1), asked(1)])
+    assert (cut.num_steps, cut.truncated, cut.truncation_reason) == (1, True, "max_views_scored")
+    record = unpack(RolloutZarrRecord, from_text(cut.record))
+    assert [chain.termination_reason for chain in record.chains] == ["incomplete_rollout"]
+    assert (nothing.num_steps, nothing.reward, nothing.truncated, nothing.views_scored) == (0, None, True, 0)
+    assert unpack(RolloutZarrRecord, from_text(nothing.record)).chains == ()
 
 
 def test_a_changed_recipe_gives_what_the_campaign_with_that_recipe_stores(config, store):

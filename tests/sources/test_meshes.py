@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from rollout_assets.errors import MeshError
 from rollout_assets.sources import meshes
-from rollout_assets.sources.meshes import MeshLibrary, TriangleMesh, load_mesh, mesh_file_name, sidecar_path
+from rollout_assets.sources.meshes import MeshLibrary, TriangleMesh, load_mesh, mesh_file_name
 from rollout_assets.sources.ply import write_binary_ply
 
 VERTICES = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1.5]], np.float32)
@@ -148,36 +149,6 @@ def test_directories_are_searched_in_order(tmp_path: Path) -> None:
     assert MeshLibrary([tmp_path / "two", tmp_path / "one"]).find("a") == tmp_path / "two" / "scene_ply_a.ply"
 
 
-def test_the_digest_beside_a_mesh_is_believed_while_current(tmp_path: Path) -> None:
-    path = tmp_path / mesh_file_name("a")
-    write_binary_ply(path, VERTICES, FACES)
-    first = load_mesh(path).content_hash
-    kept = json.loads(sidecar_path(path).read_text())
-    assert kept["content_hash"] == first
-    kept["content_hash"] = "0" * 64
-    sidecar_path(path).write_text(json.dumps(kept))
-    assert MeshLibrary([tmp_path]).content_hash("a") == "0" * 64
-    write_binary_ply(path, VERTICES * 2, FACES[:3])
-    assert MeshLibrary([tmp_path]).content_hash("a") == meshes.content_hash(VERTICES * 2, FACES[:3])
-
-
-@pytest.mark.parametrize("junk", [b"", b"{}", b"[1]", b'{"content_hash": 3, "size": 1, "mtime_ns": 1}'])
-def test_a_damaged_digest_file_is_replaced(tmp_path: Path, junk: bytes) -> None:
-    path = tmp_path / "mesh.ply"
-    write_binary_ply(path, VERTICES, FACES)
-    sidecar_path(path).write_bytes(junk)
-    digest = load_mesh(path).content_hash
-    assert json.loads(sidecar_path(path).read_text())["content_hash"] == digest
-
-
-def test_an_unwritable_place_for_the_digest_is_no_error(tmp_path: Path) -> None:
-    path = tmp_path / "mesh.ply"
-    write_binary_ply(path, VERTICES, FACES)
-    sidecar_path(path).mkdir()
-    assert load_mesh(path).content_hash == meshes.content_hash(VERTICES, FACES)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["mesh.ply", "mesh.ply.sha256.json"]
-
-
 def test_the_cache_keeps_recent_meshes_within_its_bytes(tmp_path: Path) -> None:
     for name in "abc":
         write_binary_ply(tmp_path / mesh_file_name(name), VERTICES, FACES)
@@ -202,6 +173,21 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     write_binary_ply(path, VERTICES, FACES[:2])
     assert len(library.load("a").faces) == 2
     assert before.content_hash != library.load("a").content_hash
+
+
+def test_a_file_that_cannot_be_read_is_no_fault_of_the_mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.ply", "a.obj"):
+        (tmp_path / name).write_bytes(_ascii())
+
+        def failing(path: Path, *_: object, **__: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", failing)
+            patch.setattr("builtins.open", failing)
+            with pytest.raises(OSError, match="Input/output error") as caught:
+                load_mesh(tmp_path / name)
+        assert not isinstance(caught.value, MeshError)
 
 
 def test_threads_share_one_load(tmp_path: Path) -> None:

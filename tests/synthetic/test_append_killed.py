@@ -64,7 +64,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _content(root: Path) -> dict[str, bytes]:
-    files = (path for path in sorted(root.rglob("*")) if path.is_file() and not path.name.endswith(".sha256.json"))
+    files = (path for path in sorted(root.rglob("*")) if path.is_file())
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
 
 

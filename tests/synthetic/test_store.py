@@ -14,7 +14,7 @@ import pytest
 import trimesh
 import zarr
 
-from rollout_assets.errors import ConfigError, MeshError, SourceError
+from rollout_assets.errors import ConfigError, MeshError, SourceDamaged, SourceError
 from rollout_assets.files import file_lock
 from rollout_assets.progress import ProgressEvent
 from rollout_assets.sources import layout
@@ -35,11 +35,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _files(root: Path) -> dict[str, str]:
-    """Digest of every file but the mesh digests, by relative path."""
+    """Digest of every file, by relative path."""
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and not path.name.endswith(".sha256.json")
+        if path.is_file()
     }
 
 
@@ -238,6 +238,32 @@ def test_one_append_at_a_time(built: Path) -> None:
 def test_empty_appends_are_refused(built: Path, snippets: int, scenes: int) -> None:
     with pytest.raises(ConfigError, match="append needs"):
         append_synthetic_snippets(built, snippets, scenes)
+
+
+def test_a_scene_that_is_named_twice_is_refused_before_any_work(built: Path) -> None:
+    before = _files(built)
+    twice = ["synthetic-0-00000", "synthetic-0-00001", "synthetic-0-00000"]
+    with pytest.raises(ConfigError, match=r"every scene once, got synthetic-0-00000 more than once"):
+        append_synthetic_snippets(built, 1, scene_ids=twice, workers=1)
+    assert _files(built) == before
+
+
+def test_an_append_that_would_not_open_afterwards_is_not_committed(built: Path, tmp_path: Path) -> None:
+    grown = tmp_path / "grown"
+    shutil.copytree(built, grown)
+    before = VinOfflineStore.open(grown)
+
+    def damage(event: ProgressEvent, /) -> None:
+        """Break the new shard after it was written and before it is committed."""
+        if event.done:
+            (grown / layout.shard_dir("shard-000002")).rename(grown / "elsewhere")
+
+    with pytest.raises(SourceDamaged, match=r"not committed, because the store would not open.*\n.*shard-000002"):
+        append_synthetic_snippets(grown, 1, progress=damage, scene_ids=["synthetic-0-00000"], workers=1)
+    after = VinOfflineStore.open(grown)
+    assert after.rows() == before.rows() and after.source_manifest_hash == before.source_manifest_hash
+    append_synthetic_snippets(grown, 1, scene_ids=["synthetic-0-00000"], workers=1)
+    assert len(VinOfflineStore.open(grown)) == len(before) + 1
 
 
 def test_appending_to_something_else_is_refused(built: Path, tmp_path: Path) -> None:

@@ -295,6 +295,11 @@ def test_all_eligible_and_explicit_lists_skip_the_policy():
         explicit_targets(table, ["scene-a:snip-3:detected_obbs:sem=3:inst=11:idx=9"])
 
 
+def test_a_policy_without_ranks_is_not_taken_for_a_draw():
+    with pytest.raises(ConfigError, match="all_eligible selects nothing by rank"):
+        select_targets(spread([0.3, 0.9]), TargetConfig(policy="all_eligible"), rng_for("none"))
+
+
 def test_a_target_knows_its_pose_relative_to_the_reference():
     (target,) = select_targets(
         described_at(points_in((2.0, 0.5, 1.0), 9), Box(center=(2.0, 0.5, 1.0))), V1, rng_for("pose")

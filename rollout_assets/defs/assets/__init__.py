@@ -14,6 +14,7 @@ from rollout_assets.defs.lazy import load
 from rollout_assets.defs.retries import RETRIES, failures_for_dagster
 
 OWNERS = ["team:rollout-data"]
+PRIORITY_TAG = "dagster/priority"
 
 SOURCE_DESCRIPTION = (
     "Recorded indoor snippets, one row each: trajectory, camera, points, detected boxes, and the true mesh. "
@@ -23,7 +24,10 @@ SOURCE_DESCRIPTION = (
 
 @dataclass(frozen=True)
 class CampaignAsset:
-    """One computed asset. ``compute`` is the path of the function; ``by_config``: an edited campaign makes it stale."""
+    """One computed asset. ``compute`` is the path of the function; ``by_config``: an edited campaign makes it stale.
+
+    Of steps that could run next, those with a lower ``priority`` wait for the others.
+    """
 
     name: str
     upstream: str
@@ -33,6 +37,7 @@ class CampaignAsset:
     partitioned: bool = False
     by_config: bool = False
     pool: str | None = None
+    priority: int = 0
 
 
 ASSETS = (
@@ -92,7 +97,9 @@ ASSETS = (
         "assets.readings.rollout_report",
         {"html"},
         "One HTML page per split of the promoted store: funnel, refusals, gains, depth, suspicious rows, and lineage."
-        "\n\nThe pages need no network and no server: open them in a browser, or send them to somebody.",
+        "\n\nThe pages need no network and no server: open them in a browser, or send them to somebody. They are "
+        "written after the check ``second_opinion`` of the same run, whose result they show.",
+        priority=-1,
     ),
     CampaignAsset(
         names.ROLLOUT_METRICS,
@@ -126,6 +133,7 @@ def _computed(keys: CampaignKeys, about: CampaignAsset) -> dg.AssetsDefinition:
         code_version=keys.config.writer_config_hash if about.by_config else "1",
         partitions_def=keys.partitions if about.partitioned else None,
         pool=about.pool,
+        op_tags={PRIORITY_TAG: str(about.priority)} if about.priority else None,
     )
     def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
         with failures_for_dagster():

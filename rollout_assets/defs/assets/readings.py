@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -13,6 +14,7 @@ from rollout_assets.collection.result_files import collected_files
 from rollout_assets.collection.store_results import stored_results
 from rollout_assets.defs.metadata import Metadata, data_version, store_metadata, table
 from rollout_assets.defs.step import CampaignStep
+from rollout_assets.inspection.stored_opinion import read_opinion
 from rollout_assets.metrics.results import aggregate_results
 from rollout_assets.reports.store_report import write_store_report
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -22,11 +24,10 @@ KEY_METRICS = ("reward/mean", "success@1")
 
 
 def rollout_report(step: CampaignStep) -> dg.MaterializeResult[None]:
-    """Write one page per split."""
+    """Write one page per split, with the second opinion that the check of that name has kept."""
     version = current_version(step.config)
-    folder = CampaignLayout(step.config.shards.output_dir).reports
     readers = {child.name: RolloutZarrStoreReader(child) for child in version.children}
-    pages = {split: write_store_report(reader, folder / f"{split}.html") for split, reader in readers.items()}
+    pages = {split: _page(step, split, reader) for split, reader in readers.items()}
     return dg.MaterializeResult(
         metadata={
             **{f"report_{split}": dg.MetadataValue.path(str(page)) for split, page in pages.items()},
@@ -36,6 +37,12 @@ def rollout_report(step: CampaignStep) -> dg.MaterializeResult[None]:
         },
         data_version=_data_version(version),
     )
+
+
+def _page(step: CampaignStep, split: str, reader: RolloutZarrStoreReader) -> Path:
+    layout = CampaignLayout(step.config.shards.output_dir)
+    opinion = read_opinion(layout.second_opinion(split), reader)
+    return write_store_report(reader, layout.reports / f"{split}.html", campaign=step.config, opinion=opinion)
 
 
 def rollout_metrics(step: CampaignStep) -> dg.MaterializeResult[None]:

@@ -44,6 +44,7 @@ def _promotion_metadata(step: CampaignStep, result: PromotionResult) -> Metadata
         "shards": len(version.shard_ids),
         "rows_by_split": table([_row_counts(reader) for reader in readers]),
         "made": table(made or [{"split": name, "made": "was there", "new_shards": 0} for name in splits]),
+        "damaged": "; ".join(result.damaged),
         "seconds": round(result.seconds, 3),
         "bytes": sum(size for child in version.children for size in tree_sizes(child).values()),
         **store_metadata(readers),

@@ -15,12 +15,6 @@ from rollout_assets.defs.step import CampaignStep
 from rollout_assets.inspection.surface_weights import surface_weights, weights_or_reason
 from rollout_assets.inspection.suspicious import suspicious_rollout_rows
 
-MIN_VALID_VIEWS = 3
-"""Valid views that a step must offer so that choosing one of them means anything."""
-
-MIN_LABEL_YIELD = 0.95
-"""Share of the valid views that must have a label."""
-
 
 def integrity(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
     """Everything that must hold before the shard may be promoted."""
@@ -43,8 +37,8 @@ def quality(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
     views = reader.table("candidates", columns=("step_row_id", "actor_action_mask", "oracle_label_mask"))
     weights, not_looked_for = weights_or_reason(lambda: surface_weights(reader, step.config, step.source))
     yield suspicious_verdict(suspicious_rollout_rows(reader, step.config.suspicious, weights), not_looked_for)
-    yield _valid_fanout(views)
-    yield _label_yield(views)
+    yield _valid_fanout(views, step.config.quality.min_valid_fanout)
+    yield _label_yield(views, step.config.quality.min_label_yield)
 
 
 def suspicious_verdict(rows: pl.DataFrame, not_looked_for: str = "") -> dg.AssetCheckResult:
@@ -65,23 +59,23 @@ def suspicious_verdict(rows: pl.DataFrame, not_looked_for: str = "") -> dg.Asset
     return verdict(SUSPICIOUS_ROWS, serious.is_empty(), metadata, warns=warns)
 
 
-def _valid_fanout(views: pl.DataFrame) -> dg.AssetCheckResult:
+def _valid_fanout(views: pl.DataFrame, minimum: int) -> dg.AssetCheckResult:
     """Whether every step offers enough valid views. ``views``: one row per candidate."""
     fanout = views.group_by("step_row_id").agg(
         pl.col("actor_action_mask").sum().cast(pl.Int64).alias("valid"), pl.len().cast(pl.Int64).alias("offered")
     )
-    narrow = fanout.filter(pl.col("valid") < MIN_VALID_VIEWS).sort("valid", "step_row_id")
+    narrow = fanout.filter(pl.col("valid") < minimum).sort("valid", "step_row_id")
     metadata = {
         "steps": len(fanout),
         "steps_below_minimum": len(narrow),
-        "minimum": MIN_VALID_VIEWS,
+        "minimum": minimum,
         "mean_valid": round(fanout["valid"].sum() / max(len(fanout), 1), 2),
         **evidence(frame_table(narrow)),
     }
     return verdict(VALID_FANOUT, narrow.is_empty(), metadata, warns=True)
 
 
-def _label_yield(views: pl.DataFrame) -> dg.AssetCheckResult:
+def _label_yield(views: pl.DataFrame, minimum: float) -> dg.AssetCheckResult:
     """Whether almost every valid view has a label. ``views``: one row per candidate."""
     valid = int(views["actor_action_mask"].sum())
     labelled = int(views["oracle_label_mask"].sum())
@@ -91,7 +85,7 @@ def _label_yield(views: pl.DataFrame) -> dg.AssetCheckResult:
         "valid_views": valid,
         "labelled_views": labelled,
         "yield": round(share, 4),
-        "minimum": MIN_LABEL_YIELD,
+        "minimum": minimum,
         **evidence(frame_table(without.group_by("step_row_id").len("without_label").sort("step_row_id"))),
     }
-    return verdict(LABEL_YIELD, share >= MIN_LABEL_YIELD, metadata, warns=True)
+    return verdict(LABEL_YIELD, share >= minimum, metadata, warns=True)

@@ -14,14 +14,16 @@ from rollout_assets.campaigns.integrity import open_shard
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.leakage import find_leaks
 from rollout_assets.campaigns.markers import read_owner
+from rollout_assets.campaigns.pin import read_pin
 from rollout_assets.campaigns.plan import read_rollout_shard_manifest
 from rollout_assets.campaigns.staleness import stale_parts
-from rollout_assets.campaigns.versions import PromotedShard, PromotedVersion, current_version
+from rollout_assets.campaigns.versions import PromotedShard, PromotedVersion, current_name, current_version
 from rollout_assets.config import CampaignConfig
 from rollout_assets.defs.checks.verdict import verdict
 from rollout_assets.defs.metadata import COUNTED_TABLES, evidence, findings_table, frame_table, table
 from rollout_assets.defs.step import CampaignStep
 from rollout_assets.inspection.second_opinion import SecondOpinion, second_opinion
+from rollout_assets.inspection.stored_opinion import publish_opinion
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 
@@ -79,12 +81,18 @@ def _rows_of_shards(config: CampaignConfig, shards: tuple[PromotedShard, ...]) -
 
 def _up_to_date(step: CampaignStep) -> dg.AssetCheckResult:
     stale = stale_parts(step.config, step.source)
+    layout = CampaignLayout(step.config.shards.output_dir)
+    pin = read_pin(layout)
+    readers = {"version": current_name(layout) or "", "pin": "" if pin is None else str(pin)}
     shown = [{"what": part.what, "why": part.why, "to go on": part.remedy} for part in stale]
-    return verdict(UP_TO_DATE, not stale, {"stale": len(stale), **evidence(table(shown))}, warns=True)
+    return verdict(UP_TO_DATE, not stale, {"stale": len(stale), **readers, **evidence(table(shown))}, warns=True)
 
 
 def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
-    """Measure labels drawn at random a second time, by other means; every promoted version draws others."""
+    """Measure labels drawn at random a second time, by other means; every promoted version draws others.
+
+    What was measured is kept beside the reports, for the pages that are written after this check.
+    """
     version = current_version(step.config)
     opinions = {child.name: _opinion(step, child, version.number) for child in version.children}
     wrong = _by_split(opinions, "findings")
@@ -101,9 +109,11 @@ def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
 
 
 def _opinion(step: CampaignStep, child: Path, seed: int) -> SecondOpinion:
-    count = step.config.quality.second_opinions_per_split
-    reader = RolloutZarrStoreReader(child)
-    return second_opinion(reader, 1.0, seed, step.config, source=step.source, limit=count, budget_s=SECONDS_PER_SPLIT)
+    config, reader = step.config, RolloutZarrStoreReader(child)
+    count = config.quality.second_opinions_per_split
+    opinion = second_opinion(reader, 1.0, seed, config, source=step.source, limit=count, budget_s=SECONDS_PER_SPLIT)
+    publish_opinion(CampaignLayout(config.shards.output_dir).second_opinion(child.name), opinion, reader)
+    return opinion
 
 
 def _by_split(opinions: Mapping[str, SecondOpinion], frame: str) -> pl.DataFrame:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rollout_assets.errors import ConfigError
-from rollout_assets.rollouts.engine import EvaluatedState, RolloutKey, ShellPath
-from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
-
-StateName = tuple[RolloutKey, ShellPath]
+from rollout_assets.rollouts.engine import EvaluatedState
+from rollout_assets.rollouts.evaluation import StateEvaluator, StateName, StateRequest
 
 
 @dataclass(frozen=True)
@@ -34,6 +31,14 @@ class BatchLimits:
                 raise ConfigError(f"{name} must be >= {least}, got {getattr(self, name)}")
 
 
+@dataclass(frozen=True, eq=False)
+class BatchedState:
+    """An evaluated state, and the scoring thread that evaluated it."""
+
+    state: EvaluatedState
+    worker: str
+
+
 class EvaluationBatcher:
     """Evaluates states for the tasks of one event loop, in a thread pool of its own.
 
@@ -46,22 +51,19 @@ class EvaluationBatcher:
         self._largest_batch = max(1, limits.max_views // evaluator.config.candidates.num_candidates)
         self._pool = ThreadPoolExecutor(limits.workers, thread_name_prefix="scoring")
         self._waiting: list[StateRequest] = []
-        self._under_way: dict[StateName, asyncio.Future[EvaluatedState]] = {}
+        self._under_way: dict[StateName, asyncio.Future[BatchedState]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._batches: set[asyncio.Task[None]] = set()
-        self._views = Counter[str]()
-        self._count_lock = threading.Lock()
 
-    async def evaluate(self, requests: Sequence[StateRequest]) -> list[EvaluatedState]:
+    async def evaluate(self, requests: Sequence[StateRequest]) -> list[BatchedState]:
         """The states of all requests, in order."""
         futures = [self._enqueue(request) for request in requests]
         return list(await asyncio.gather(*(asyncio.shield(future) for future in futures)))
 
-    @property
-    def per_worker_view_counts(self) -> dict[str, int]:
-        """Views evaluated by each scoring thread so far."""
-        with self._count_lock:
-            return dict(sorted(self._views.items()))
+    async def views_to_score(self, requests: Sequence[StateRequest]) -> int:
+        """How many views evaluating these states scores, before any of them is scored."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._evaluator.views_to_score, requests)
 
     async def aclose(self) -> None:
         """Wait for what is under way and stop the threads."""
@@ -70,7 +72,7 @@ class EvaluationBatcher:
             await asyncio.gather(*self._batches, return_exceptions=True)
         self._pool.shutdown(wait=True)
 
-    def _enqueue(self, request: StateRequest) -> asyncio.Future[EvaluatedState]:
+    def _enqueue(self, request: StateRequest) -> asyncio.Future[BatchedState]:
         name = (request.key, request.path)
         if name not in self._under_way:
             loop = asyncio.get_running_loop()
@@ -111,15 +113,12 @@ class EvaluationBatcher:
         for request, state in zip(batch, states, strict=True):
             self._settle(request).set_result(state)
 
-    def _settle(self, request: StateRequest) -> asyncio.Future[EvaluatedState]:
+    def _settle(self, request: StateRequest) -> asyncio.Future[BatchedState]:
         """The future of a request, removed from the list; a failure that nobody waits for gives no warning."""
         future = self._under_way.pop((request.key, request.path))
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return future
 
-    def _score(self, batch: Sequence[StateRequest]) -> list[EvaluatedState]:
-        states = self._evaluator.evaluate(batch)
-        with self._count_lock:
-            worker = threading.current_thread().name.rpartition("_")[2]
-            self._views[worker] += sum(int(state.shell.actor_action_mask.sum()) for state in states)
-        return states
+    def _score(self, batch: Sequence[StateRequest]) -> list[BatchedState]:
+        worker = threading.current_thread().name.rpartition("_")[2]
+        return [BatchedState(state, worker) for state in self._evaluator.evaluate(batch)]

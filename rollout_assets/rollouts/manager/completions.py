@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -13,25 +14,40 @@ import numpy as np
 from rollout_assets.config import RolloutRecipeConfig
 from rollout_assets.errors import ConfigError
 from rollout_assets.geometry.poses import Float32
+from rollout_assets.metrics.columns import NO_TAKEABLE_VIEW
 from rollout_assets.metrics.summaries import Metrics, rate, summary
 from rollout_assets.randomness import key_digest
-from rollout_assets.rollouts.engine import Chain
+from rollout_assets.rollouts.engine import Chain, StepDecision
+from rollout_assets.rollouts.manager.endings import (
+    NATURAL,
+    STEP_LIMIT,
+    TRUNCATING,
+    FinalOracleState,
+    RolloutLimits,
+    end_reason,
+    final_oracle_state,
+    offered_steps,
+)
+from rollout_assets.rollouts.remote.messages import EndReason
 from rollout_assets.rollouts.roots import TargetedRoot
 from rollout_assets.rollouts.trace import NOT_SELECTED
-
-HORIZON = "horizon"
-STEP_LIMIT = "max_rollout_steps"
 
 
 @dataclass(frozen=True, eq=False)
 class RolloutTask:
-    """What a caller asks for: a root with the recipe to run, the seed to derive from, and how many steps at most."""
+    """What a caller asks for: a root with the recipe to run, the seed to derive from, and limits of each rollout."""
 
     index: int
     root: TargetedRoot
     recipe: RolloutRecipeConfig
     seed: int
     max_rollout_steps: int | None = None
+    max_views_scored: int | None = None
+
+    @property
+    def limits(self) -> RolloutLimits:
+        """Both limits; one below 1 is a ``ConfigError``."""
+        return RolloutLimits(self.max_rollout_steps, self.max_views_scored)
 
     def seed_of(self, rollout_index: int) -> int:
         """Seed of one rollout of the group."""
@@ -73,33 +89,66 @@ LogEntry = RootView | Action | Observation
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """What one state of a rollout offered."""
+    """What one state of a rollout offered, and how long its step took: waiting for the oracle, and deciding.
+
+    All chains of a rollout take a step together, so ``seconds`` is that of all states of the same depth.
+    """
 
     candidates: int
     valid_fanout: int
     entropy: float
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class GrownRollout:
+    """A rollout as it was grown, here or on a server: everything that a completion is derived from.
+
+    ``step_seconds`` has at least one entry per step of the longest chain.
+    """
+
+    chains: tuple[Chain, ...]
+    views_scored: int
+    step_seconds: tuple[float, ...]
+    timings_s: Mapping[str, float]
+    worker_views: Mapping[str, int]
 
 
 @dataclass(frozen=True, eq=False)
 class RolloutCompletion:
     """One rollout. ``step_log`` is the root, then action and observation per step, of its best chain.
 
-    ``truncated`` says that a limit ended it (``truncation_reason``), not a dead end. ``reward`` is the best chain's
-    cumulative target root gain. ``chains`` holds every kept chain, best first. ``steps`` has one entry per state in
-    which views were offered, a dead end included.
+    ``oracle_state`` is what the oracle knew at the end of that chain. ``end_reason`` says why the rollout ended.
+    ``reward`` is the best chain's cumulative target root gain; None when not a single view was taken. ``chains`` holds
+    every kept chain, best first. ``steps`` has one entry per state in which views were offered, a dead end included,
+    and none for a root without a takeable view. ``worker_views`` counts scored views by the worker that scored them.
     """
 
     rollout_index: int
     seed: int
     step_log: tuple[LogEntry, ...]
     chains: tuple[Chain, ...]
-    final_error_m2: float
-    truncated: bool
-    truncation_reason: str | None
-    reward: float
+    oracle_state: FinalOracleState
+    end_reason: EndReason
+    reward: float | None
     steps: tuple[StepMetrics, ...]
-    views_scored: int
     timings_s: Mapping[str, float]
+    worker_views: Mapping[str, int]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a limit that is not the recipe's own ended the rollout."""
+        return self.end_reason in TRUNCATING
+
+    @property
+    def truncation_reason(self) -> EndReason | None:
+        """The limit that ended the rollout, if one did."""
+        return self.end_reason if self.truncated else None
+
+    @property
+    def views_scored(self) -> int:
+        """Views that the oracle looked at for this rollout."""
+        return self.oracle_state.views_scored
 
     @property
     def num_steps(self) -> int:
@@ -119,14 +168,12 @@ class RolloutGroupRecord:
 
 
 class RolloutImpl(ABC):
-    """A way of running the rollouts of a root: N of them, each of at most ``max_rollout_steps`` steps."""
+    """A way of running the rollouts of a root: N of them, each within the limits given here and in its task."""
 
-    def __init__(self, num_generations_per_root: int, max_rollout_steps: int | None) -> None:
+    def __init__(self, num_generations_per_root: int, limits: RolloutLimits) -> None:
         if num_generations_per_root < 1:
             raise ConfigError(f"num_generations_per_root must be >= 1, got {num_generations_per_root}")
-        if max_rollout_steps is not None and max_rollout_steps < 1:
-            raise ConfigError(f"max_rollout_steps must be >= 1, got {max_rollout_steps}")
-        self._count, self._max_steps = num_generations_per_root, max_rollout_steps
+        self._count, self._rollout_limits = num_generations_per_root, limits
 
     @abstractmethod
     async def run_rollout(self, task: RolloutTask) -> RolloutGroupRecord:
@@ -136,47 +183,38 @@ class RolloutImpl(ABC):
     async def aclose(self) -> None:
         """Let go of the running loop's threads or connections."""
 
-    def _limited(self, task: RolloutTask) -> RolloutRecipeConfig:
-        """The recipe as it is run."""
-        return step_limited(task.recipe, self._max_steps, task.max_rollout_steps)
+    def _limits_of(self, task: RolloutTask) -> RolloutLimits:
+        return self._rollout_limits.tightened(task.limits)
 
-    def _completion(
-        self, task: RolloutTask, traj_idx: int, chains: tuple[Chain, ...], views: int, timings: Mapping[str, float]
-    ) -> RolloutCompletion:
-        """The completion that kept chains amount to."""
-        horizon = self._limited(task).horizon
-        best, reason = chains[0], None
-        if best.termination(horizon) == "fixed_horizon":
-            reason = STEP_LIMIT if horizon < task.recipe.horizon else HORIZON
+    def _completion(self, task: RolloutTask, traj_idx: int, grown: GrownRollout) -> RolloutCompletion:
+        """The completion that a grown rollout amounts to."""
+        best = grown.chains[0]
+        reason = end_reason(grown.chains, task.recipe, self._limits_of(task).applied(task.recipe))
         log = _step_log(task, best)
-        observed = [entry for entry in log if isinstance(entry, Observation)]
-        start = task.root.oracle_state.target.root_error_m2
+        gains = [entry.root_gain for entry in log if isinstance(entry, Observation)]
         return RolloutCompletion(
             rollout_index=traj_idx,
             seed=task.seed_of(traj_idx),
             step_log=log,
-            chains=chains,
-            final_error_m2=observed[-1].error_after_m2 if observed else start,
-            truncated=reason is not None,
-            truncation_reason=reason,
-            reward=float(np.sum([entry.root_gain for entry in observed])),
-            steps=tuple(
-                StepMetrics(len(step.state.shell), int(step.state.shell.actor_action_mask.sum()), step.decision.entropy)
-                for step in best.steps
-            ),
-            views_scored=views,
-            timings_s=timings,
+            chains=grown.chains,
+            oracle_state=final_oracle_state(task.root, best, grown.views_scored),
+            end_reason=reason,
+            reward=float(np.sum(gains)) if gains else None,
+            steps=_step_metrics(offered_steps(best), grown.step_seconds),
+            timings_s=grown.timings_s,
+            worker_views=grown.worker_views,
         )
 
-    def _metrics(
-        self, task: RolloutTask, completions: Sequence[RolloutCompletion], worker_views: dict[str, int], seconds: float
-    ) -> Metrics:
+    def _metrics(self, task: RolloutTask, completions: Sequence[RolloutCompletion], seconds: float) -> Metrics:
         """Metrics of a group, wherever it was run: its wall time, scoring and selecting summed over its rollouts."""
         began = perf_counter()
+        measured = group_metrics(completions)
         timings = {stage: sum(c.timings_s[stage] for c in completions) for stage in ("score", "select")}
+        worker_views = sum((Counter(c.worker_views) for c in completions), Counter[str]())
         return {
-            **group_metrics(task.recipe.name, completions),
-            "per_worker_view_counts": worker_views,
+            **measured,
+            **{f"{task.recipe.name}/{name}": value for name, value in measured.items()},
+            "per_worker_view_counts": dict(sorted(worker_views.items())),
             "timing/rollout/total": seconds,
             **{f"timing/rollout/{stage}": spent for stage, spent in timings.items()},
             "timing/rollout/aggregate": perf_counter() - began,
@@ -196,27 +234,36 @@ def derived_seed(seed: int, rollout_index: int) -> int:
     return int.from_bytes(key_digest(seed, rollout_index, "rollout")[:8], "big") >> 1
 
 
-def step_limited(recipe: RolloutRecipeConfig, *limits: int | None) -> RolloutRecipeConfig:
-    """The recipe as it is run: its horizon, or the smallest limit below it."""
-    horizon = min(recipe.horizon, *(limit for limit in (recipe.horizon, *limits) if limit is not None))
-    return recipe if horizon == recipe.horizon else recipe.model_copy(update={"horizon": horizon})
+def group_metrics(completions: Sequence[RolloutCompletion]) -> Metrics:
+    """What a group's completions brought.
 
-
-def group_metrics(recipe_name: str, completions: Sequence[RolloutCompletion]) -> Metrics:
-    """What a group's completions brought."""
+    A rollout was truncated, or ended naturally, or could not take a view at its root: the three rates add up to 1.
+    ``max_steps_reached_rate`` counts those of the truncated that the step limit cut; the view budget cut the others.
+    """
     steps = [float(c.num_steps) for c in completions]
-    reward = summary("total_reward", [c.reward for c in completions])
     return {
-        **reward,
+        **summary("total_reward", [c.reward for c in completions if c.reward is not None]),
         **summary("steps_per_rollout", steps, percentiles=(95, 99)),
         "total_steps": int(sum(steps)),
         **summary("views_scored_per_rollout", [float(c.views_scored) for c in completions]),
         **summary("valid_fanout_per_step", [float(step.valid_fanout) for c in completions for step in c.steps]),
         "truncation_rate": rate(c.truncated for c in completions),
-        "natural_termination_rate": rate(not c.truncated for c in completions),
-        "max_steps_reached_rate": rate(c.truncation_reason in (HORIZON, STEP_LIMIT) for c in completions),
-        **{f"{recipe_name}/{name}": value for name, value in reward.items()},
+        "natural_termination_rate": rate(c.end_reason in NATURAL for c in completions),
+        "no_takeable_view_rate": rate(c.end_reason == NO_TAKEABLE_VIEW for c in completions),
+        "max_steps_reached_rate": rate(c.end_reason == STEP_LIMIT for c in completions),
     }
+
+
+def _step_metrics(steps: Sequence[StepDecision], step_seconds: Sequence[float]) -> tuple[StepMetrics, ...]:
+    return tuple(
+        StepMetrics(
+            candidates=len(step.state.shell),
+            valid_fanout=int(step.state.shell.actor_action_mask.sum()),
+            entropy=step.decision.entropy,
+            seconds=seconds,
+        )
+        for step, seconds in zip(steps, step_seconds[: len(steps)], strict=True)
+    )
 
 
 def _step_log(task: RolloutTask, chain: Chain) -> tuple[LogEntry, ...]:

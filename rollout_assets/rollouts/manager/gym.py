@@ -16,7 +16,14 @@ from rollout_assets.config import ConfigSection, Count, Positive
 from rollout_assets.errors import AnswerRefused, ConfigError, RolloutFailed, ServerUnavailable
 from rollout_assets.metrics.summaries import Metrics
 from rollout_assets.rollouts.engine import Chain
-from rollout_assets.rollouts.manager.completions import RolloutCompletion, RolloutGroupRecord, RolloutImpl, RolloutTask
+from rollout_assets.rollouts.manager.completions import (
+    GrownRollout,
+    RolloutCompletion,
+    RolloutGroupRecord,
+    RolloutImpl,
+    RolloutTask,
+)
+from rollout_assets.rollouts.manager.endings import RolloutLimits, offered_steps
 from rollout_assets.rollouts.remote.client import RolloutClient
 from rollout_assets.rollouts.remote.codec import from_text, unpack
 from rollout_assets.rollouts.remote.messages import RolloutParams, RolloutRequest, RolloutResult
@@ -53,13 +60,16 @@ class AsyncGymRolloutImpl(RolloutImpl):
     """
 
     def __init__(
-        self, num_generations_per_root: int, gym: GymServerConfig | None, max_rollout_steps: int | None = None
+        self,
+        num_generations_per_root: int,
+        gym: GymServerConfig | None,
+        max_rollout_steps: int | None = None,
+        max_views_scored: int | None = None,
     ) -> None:
-        super().__init__(num_generations_per_root, max_rollout_steps)
+        super().__init__(num_generations_per_root, RolloutLimits(max_rollout_steps, max_views_scored))
         self._gym = gym = self._validate_init_params(gym)
         token = None if gym.token is None else gym.token.get_secret_value()
         self._client = RolloutClient(gym.url, token, connect_s=gym.connect_s, silence_s=gym.silence_s)
-        self._views = 0
 
     async def run_rollout(self, task: RolloutTask) -> RolloutGroupRecord:
         """N rollouts at once, in index order."""
@@ -80,15 +90,15 @@ class AsyncGymRolloutImpl(RolloutImpl):
 
     def _build_inputs(self, task: RolloutTask) -> list[RolloutRequest]:
         """N rows that differ in index and seed; the recipe goes in full, so the server need not know its name."""
-        horizon = self._limited(task).horizon
-        limit = None if horizon == task.recipe.horizon else horizon
+        limits = self._limits_of(task)
+        params = RolloutParams(max_rollout_steps=limits.max_rollout_steps, max_views_scored=limits.max_views_scored)
         return [
             RolloutRequest(
                 sample_key=task.root.actor.identity.sample_key,
                 target=task.root.match.target.target_id,
                 recipe=task.recipe,
                 seed=task.seed_of(index),
-                params=RolloutParams(max_rollout_steps=limit),
+                params=params,
                 include=("chains",),
                 row_index=index,
             )
@@ -153,17 +163,36 @@ class AsyncGymRolloutImpl(RolloutImpl):
         chains: tuple[Chain, ...] = unpack(tuple[Chain, ...], from_text(result.chains or ""))
         if not chains:
             raise AnswerRefused(f"{where}: there is no chain in it")
-        timings = {"score": 0.0, "select": 0.0} | result.timings_s
-        completion = self._completion(task, index, chains, result.views_scored, timings)
-        reward = completion.reward if math.isfinite(completion.reward) else None
-        _refuse_difference(where, (result.reward,), (reward,))
+        _refuse_difference(where, (len(result.step_timings_s),), (len(offered_steps(chains[0])),))
+        completion = self._completion(task, index, _grown(result, chains))
+        _refuse_difference(where, _measured_there(result), _measured_here(completion))
         return completion
 
     def _compute_rollout_metrics(
         self, task: RolloutTask, completions: Sequence[RolloutCompletion], seconds: float
     ) -> Metrics:
-        self._views += sum(completion.views_scored for completion in completions)
-        return self._metrics(task, completions, {WORKER: self._views}, seconds)
+        return self._metrics(task, completions, seconds)
+
+
+def _grown(result: RolloutResult, chains: tuple[Chain, ...]) -> GrownRollout:
+    return GrownRollout(
+        chains=chains,
+        views_scored=result.views_scored,
+        step_seconds=result.step_timings_s,
+        timings_s={"score": 0.0, "select": 0.0} | result.timings_s,
+        worker_views={WORKER: result.views_scored} if result.views_scored else {},
+    )
+
+
+def _measured_there(result: RolloutResult) -> tuple[object, ...]:
+    """What the server says of a rollout that follows from its chains as well."""
+    return result.reward, result.end_reason, result.root_points, result.final_points
+
+
+def _measured_here(completion: RolloutCompletion) -> tuple[object, ...]:
+    reward, oracle = completion.reward, completion.oracle_state
+    finite = reward if reward is not None and math.isfinite(reward) else None
+    return finite, completion.end_reason, oracle.root_points, oracle.points
 
 
 def _refuse_difference(where: str, there: tuple[object, ...], here: tuple[object, ...]) -> None:

@@ -7,17 +7,55 @@ that differ in their seed only; rollout 0 keeps the root's own seed, so a group 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from weakref import WeakKeyDictionary
 
 from rollout_assets.errors import ConfigError, RolloutFailed
 from rollout_assets.metrics.summaries import Metrics
-from rollout_assets.rollouts.engine import Chain, EvaluatedState, Expansion, RolloutKey, ShellPath, expand
+from rollout_assets.rollouts.engine import Chain, EvaluatedState, Expansion, expand
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
-from rollout_assets.rollouts.manager.batching import BatchLimits, EvaluationBatcher
-from rollout_assets.rollouts.manager.completions import RolloutCompletion, RolloutGroupRecord, RolloutImpl, RolloutTask
+from rollout_assets.rollouts.keys import RolloutKey, ShellPath
+from rollout_assets.rollouts.manager.batching import BatchedState, BatchLimits, EvaluationBatcher
+from rollout_assets.rollouts.manager.completions import (
+    GrownRollout,
+    RolloutCompletion,
+    RolloutGroupRecord,
+    RolloutImpl,
+    RolloutTask,
+)
+from rollout_assets.rollouts.manager.endings import RolloutLimits
 from rollout_assets.rollouts.manager.gym import AsyncGymRolloutImpl, GymServerConfig
+
+
+@dataclass
+class _Spent:
+    """What a rollout has taken so far: views by worker, and seconds per step."""
+
+    worker_views: Counter[str] = field(default_factory=Counter)
+    score_s: list[float] = field(default_factory=list)
+    select_s: list[float] = field(default_factory=list)
+    began: float = field(default_factory=perf_counter)
+
+    def count(self, states: Sequence[BatchedState]) -> None:
+        for batched in states:
+            self.worker_views[batched.worker] += batched.state.views_scored
+
+    def rollout(self, chains: tuple[Chain, ...]) -> GrownRollout:
+        """The rollout that these chains are, now that it has ended."""
+        return GrownRollout(
+            chains=chains,
+            views_scored=self.worker_views.total(),
+            step_seconds=tuple(score + select for score, select in zip(self.score_s, self.select_s, strict=True)),
+            timings_s={
+                "score": sum(self.score_s),
+                "select": sum(self.select_s),
+                "total": perf_counter() - self.began,
+            },
+            worker_views=dict(+self.worker_views),
+        )
 
 
 class AsyncRolloutImpl(RolloutImpl):
@@ -33,8 +71,9 @@ class AsyncRolloutImpl(RolloutImpl):
         scorer: StateEvaluator,
         max_rollout_steps: int | None = None,
         limits: BatchLimits | None = None,
+        max_views_scored: int | None = None,
     ) -> None:
-        super().__init__(num_generations_per_root, max_rollout_steps)
+        super().__init__(num_generations_per_root, RolloutLimits(max_rollout_steps, max_views_scored))
         self._scorer = scorer
         self._limits = limits or BatchLimits()
         self._batchers: WeakKeyDictionary[asyncio.AbstractEventLoop, EvaluationBatcher] = WeakKeyDictionary()
@@ -63,30 +102,46 @@ class AsyncRolloutImpl(RolloutImpl):
 
     async def _run_single_rollout(self, task: RolloutTask, traj_idx: int) -> RolloutCompletion:
         seed = task.seed_of(traj_idx)
-        key = RolloutKey(seed, task.root.actor.identity.sample_key, task.root.match.target.target_id)
-        rollout = expand(self._limited(task), key)
-        timings = {"score": 0.0, "select": 0.0}
-        views = 0
-        began = perf_counter()
         try:
-            paths: Sequence[ShellPath] | None = next(rollout)
-            while paths is not None:
-                asked = perf_counter()
-                states = await self._batcher().evaluate([StateRequest(task.root, seed, path) for path in paths])
-                views += sum(int(state.shell.actor_action_mask.sum()) for state in states)
-                scored = perf_counter()
-                paths, chains = self._select_view(rollout, dict(zip(paths, states, strict=True)))
-                timings["score"] += scored - asked
-                timings["select"] += perf_counter() - scored
+            grown = await self._grow(task, seed)
         except Exception as error:
             raise RolloutFailed(f"{task.root.name}: rollout {traj_idx} (seed {seed}) failed: {error}") from error
-        timings["total"] = perf_counter() - began
-        return self._completion(task, traj_idx, chains, views, timings)
+        return self._completion(task, traj_idx, grown)
+
+    async def _grow(self, task: RolloutTask, seed: int) -> GrownRollout:
+        limits = self._limits_of(task)
+        key = RolloutKey(seed, task.root.actor.identity.sample_key, task.root.match.target.target_id)
+        rollout = expand(limits.applied(task.recipe), key)
+        spent = _Spent()
+        paths: Sequence[ShellPath] | None = next(rollout)
+        while paths is not None:
+            asked = perf_counter()
+            requests = [StateRequest(task.root, seed, path) for path in paths]
+            if not await self._fits(requests, spent.worker_views.total(), limits.max_views_scored):
+                _, chains = self._select_view(rollout, {})
+                break
+            states = await self._batcher().evaluate(requests)
+            spent.count(states)
+            scored = perf_counter()
+            paths, chains = self._select_view(rollout, {batched.state.path: batched.state for batched in states})
+            spent.score_s.append(scored - asked)
+            spent.select_s.append(perf_counter() - scored)
+        return spent.rollout(chains)
+
+    async def _fits(self, requests: Sequence[StateRequest], scored: int, budget: int | None) -> bool:
+        """Whether a step still fits the budget. Its views are counted only when not all candidates would fit."""
+        if budget is None:
+            return True
+        candidates = len(requests) * self._scorer.config.candidates.num_candidates
+        return scored + candidates <= budget or scored + await self._batcher().views_to_score(requests) <= budget
 
     def _select_view(
         self, rollout: Expansion, states: Mapping[ShellPath, EvaluatedState]
     ) -> tuple[Sequence[ShellPath] | None, tuple[Chain, ...]]:
-        """Let the recipe decide at every open state: the paths it wants next, or None and its kept chains."""
+        """Let the recipe decide at every open state: the paths it wants next, or None and its kept chains.
+
+        Without any states the rollout ends here.
+        """
         try:
             return rollout.send(states), ()
         except StopIteration as stop:
@@ -95,7 +150,7 @@ class AsyncRolloutImpl(RolloutImpl):
     def _aggregate_rollout_metrics(
         self, task: RolloutTask, completions: Sequence[RolloutCompletion], seconds: float
     ) -> Metrics:
-        return self._metrics(task, completions, self._batcher().per_worker_view_counts, seconds)
+        return self._metrics(task, completions, seconds)
 
     def _batcher(self) -> EvaluationBatcher:
         loop = asyncio.get_running_loop()
@@ -115,16 +170,17 @@ class RolloutManager:
         limits: BatchLimits | None = None,
         use_gym: bool = False,
         gym: GymServerConfig | None = None,
+        max_views_scored: int | None = None,
     ) -> None:
         self._impl: RolloutImpl
         if use_gym:
-            self._impl = AsyncGymRolloutImpl(num_generations_per_root, gym, max_rollout_steps)
+            self._impl = AsyncGymRolloutImpl(num_generations_per_root, gym, max_rollout_steps, max_views_scored)
         elif gym is not None:
             raise ConfigError("a rollout server is configured, but use_gym is False")
         elif scorer is None:
             raise ConfigError("the native way of running rollouts needs a scorer, got none")
         else:
-            self._impl = AsyncRolloutImpl(num_generations_per_root, scorer, max_rollout_steps, limits)
+            self._impl = AsyncRolloutImpl(num_generations_per_root, scorer, max_rollout_steps, limits, max_views_scored)
 
     async def run_rollout(self, task: RolloutTask) -> RolloutGroupRecord:
         """The root's group of rollouts."""

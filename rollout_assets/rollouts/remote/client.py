@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import AnswerRefused, RowRefused, ServerError, ServerUnavailable
+from rollout_assets.parsing import parse_json
 from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult
 
 BUSY = 429
@@ -67,7 +68,7 @@ class RolloutClient:
         """What the server says it serves."""
         try:
             async with asyncio.timeout(timeout_s), self._answer("GET", "/health") as response:
-                said = json.loads(await response.aread())
+                said = parse_json(await response.aread())
         except TimeoutError:
             raise ServerUnavailable(f"{self.url}: no answer within {timeout_s:g} s") from None
         except ValueError as error:
@@ -130,7 +131,7 @@ class RolloutClient:
         if not line.startswith((b'{"heartbeat"', b'{"_rowidx"')):
             return self._result(line, "a line")
         try:
-            said = json.loads(line)
+            said = parse_json(line)
             if "heartbeat" in said:
                 return None
             index, error = int(said["_rowidx"]), said["error"]

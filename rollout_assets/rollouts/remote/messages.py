@@ -6,10 +6,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rollout_assets.config import RolloutRecipeConfig
+from rollout_assets.config import Count, Natural, NonNegative, Positive, RolloutRecipeConfig, Seed, SmallCount
 
-Index = Annotated[int, Field(ge=0)]
+Index = Natural
 Payload = Literal["chains", "record"]
+EndReason = Literal["horizon", "dead_end", "no_takeable_view", "max_rollout_steps", "max_views_scored"]
+"""Why a rollout ended: naturally (the first two), not at all begun, or truncated by a limit (the last two)."""
 
 
 class Message(BaseModel):
@@ -24,19 +26,33 @@ class AgentRef(Message):
     name: Annotated[str, Field(min_length=1)]
 
 
-class RolloutParams(Message):
-    """What a request changes about its recipe; a field left out keeps the recipe's value."""
+class RequestPart(Message):
+    """What a client sends. Null means the default of a field."""
 
-    max_rollout_steps: Annotated[int, Field(ge=1)] | None = None
-    horizon: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(gt=0)] | None = None
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, given: Any) -> Any:
+        return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
+
+
+class RolloutParams(RequestPart):
+    """What a request changes about its recipe; a field left out keeps the recipe's value.
+
+    ``max_rollout_steps`` and ``max_views_scored`` are limits of the rollout, not of the recipe: what they cut is
+    truncated.
+    """
+
+    max_rollout_steps: SmallCount | None = None
+    max_views_scored: Count | None = None
+    horizon: SmallCount | None = None
+    temperature: Positive | None = None
     branch: Any = None
-    beam_width: Annotated[int, Field(ge=1)] | None = None
-    min_history_distance_m: Annotated[float, Field(ge=0)] | None = None
-    min_sibling_distance_m: Annotated[float, Field(ge=0)] | None = None
+    beam_width: SmallCount | None = None
+    min_history_distance_m: NonNegative | None = None
+    min_sibling_distance_m: NonNegative | None = None
 
 
-class RolloutRequest(Message):
+class RolloutRequest(RequestPart):
     """One rollout to run: a source row by key or index, a target by id or rank, and a recipe by name or in full.
 
     ``seed`` defaults to the campaign's own. ``include`` asks for payloads beside the plain result: the chains, or the
@@ -48,7 +64,7 @@ class RolloutRequest(Message):
     target: str | Index = 0
     recipe: str | RolloutRecipeConfig | None = None
     agent_ref: AgentRef | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    seed: Seed | None = None
     params: RolloutParams = RolloutParams()
     include: tuple[Payload, ...] = ()
     task_index: Index | None = Field(None, alias="_task_index")
@@ -72,10 +88,12 @@ class RolloutRequest(Message):
 
 
 class RolloutResult(Message):
-    """One rollout run. Everything but ``timings_s`` is the same to the bit wherever and however often it is run.
+    """One rollout run. Everything but its timings is the same to the bit wherever and however often it is run.
 
-    A target without a label gets no rollout: ``status`` is ``refused``, with the reason, and there is no reward.
-    ``content_sha256`` is the digest of the record that a store would take, depth images included.
+    A target without a label gets no rollout: ``status`` is ``refused``, with the reason, and there is no reward. A root
+    at which no view can be taken has no reward and no steps either; ``end_reason`` says so. Errors and points are what
+    the oracle knew of the target at the root and at the end. ``content_sha256`` is the digest of the record that a
+    store would take, depth images included. ``step_timings_s`` has one entry per entry of ``steps``.
     """
 
     sample_key: str
@@ -93,11 +111,15 @@ class RolloutResult(Message):
     mean_valid_fanout: float | None
     root_error_m2: float | None
     final_error_m2: float | None
+    root_points: int | None
+    final_points: int | None
     truncated: bool
-    truncation_reason: str | None
+    truncation_reason: EndReason | None
+    end_reason: EndReason | None
     steps: tuple[dict[str, Any], ...]
     content_sha256: str
     timings_s: dict[str, float]
+    step_timings_s: tuple[float, ...]
     chains: str | None = None
     record: str | None = None
     task_index: Index | None = Field(None, alias="_task_index")

@@ -61,7 +61,7 @@ class RolloutZarrStoreConfig(ConfigSection):
     depth_renderer: str = "warp_bvh4"
     depth_znear_m: Positive = 0.001
     depth_zfar_m: Positive = 20.0
-    target_eval_max_points: Count = 4_096
+    target_eval_max_points: Count = Field(4_096, description="Width of the crop arrays, which stay empty.")
 
     @classmethod
     def from_campaign(cls, campaign: CampaignConfig) -> RolloutZarrStoreConfig:
@@ -145,7 +145,7 @@ def view_attributes(config: RolloutZarrStoreConfig, counts: Counts, horizon: int
 
 
 def crop_attributes(config: RolloutZarrStoreConfig, rows: int) -> dict[str, Any]:
-    """Attributes of the ``target_eval_crops`` group."""
+    """Attributes of the ``target_eval_crops`` group; this package writes no crops, so they are never enabled."""
     return {
         "role": "oracle_eval_only",
         "coordinate_frame": "world",

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.errors import StoreDamaged
+from rollout_assets.parsing import parse_json
 from rollout_assets.rollouts.zarr_store.schema import ABSENT, DICTIONARIES
 
 
@@ -66,7 +67,7 @@ def encode_strings(values: list[str]) -> NDArray[np.uint8]:
 def decode_strings(path: str, data: NDArray[np.uint8]) -> list[str]:
     """Back from bytes; anything but a JSON list of strings is ``StoreDamaged``."""
     try:
-        values: Any = json.loads(data.tobytes())
+        values: Any = parse_json(data.tobytes())
     except ValueError as error:
         raise StoreDamaged(path, f"is not JSON: {error}") from None
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.files import replace_bytes
+from rollout_assets.parsing import parse_json
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.schema import GROUPS
 
 ZARR_JSON = "zarr.json"
 
+PROMOTION_ATTRIBUTE = "rollout_promotion"
+"""Root attribute of a promoted store's root group: what its child stores, one per split, were made from."""
+
 
 def group_document(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """The ``zarr.json`` of a group below the root."""
     return {"attributes": dict(attributes), "zarr_format": 3, "node_type": "group"}
+
+
+def root_document(attributes: Mapping[str, Any], nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The ``zarr.json`` of a store's root, which repeats the documents of all nodes below it."""
+    consolidated = {"kind": "inline", "must_understand": False, "metadata": dict(nodes)}
+    return {**group_document(attributes), "consolidated_metadata": consolidated}
+
+
+def nodes_in_order(arrays: Iterable[str]) -> tuple[str, ...]:
+    """Paths of all nodes in the order in which the root repeats them."""
+    return (*GROUPS, *sorted(arrays))
 
 
 def document_bytes(document: Mapping[str, Any]) -> bytes:
@@ -30,7 +45,7 @@ def read_document(files: StoreFiles, path: str) -> tuple[bytes, dict[str, Any]]:
     where = path or ZARR_JSON
     try:
         data = files.read(f"{path}/{ZARR_JSON}" if path else ZARR_JSON)
-        document = json.loads(data)
+        document = parse_json(data)
     except OSError:
         raise StoreDamaged(where, f"{ZARR_JSON} is missing") from None
     except ValueError as error:
@@ -57,6 +72,22 @@ def root_attributes_of(root: Mapping[str, Any]) -> dict[str, Any]:
     return attributes
 
 
+def promoted_splits(attributes: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Splits that have a child store below a promoted store's root; None for the attributes of any other group."""
+    if PROMOTION_ATTRIBUTE not in attributes:
+        return None
+    record = attributes[PROMOTION_ATTRIBUTE]
+    splits = record.get("splits") if isinstance(record, dict) else None
+    if not isinstance(splits, dict):
+        return ()
+    return tuple(sorted(name for name, shards in splits.items() if _any_records(shards)))
+
+
+def _any_records(shards: Any) -> bool:
+    listed = shards if isinstance(shards, list) else []
+    return any(isinstance(shard, dict) and shard.get("content_sha256") is not None for shard in listed)
+
+
 def write_metadata(
     store_dir: Path,
     arrays: Mapping[str, Mapping[str, Any]],
@@ -65,13 +96,13 @@ def write_metadata(
     on_step: Callable[[str], None],
 ) -> None:
     """Write all documents; the root's comes last, so that an unfinished directory has none."""
-    nodes: dict[str, dict[str, Any]] = {name: group_document(groups.get(name, {})) for name in GROUPS}
-    nodes |= {path: dict(array) for path, array in sorted(arrays.items())}
+    nodes = {
+        path: dict(arrays[path]) if path in arrays else group_document(groups.get(path, {}))
+        for path in nodes_in_order(arrays)
+    }
     for path, document in nodes.items():
         folder = store_dir / path
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ZARR_JSON).write_bytes(document_bytes(document))
     on_step("metadata")
-    consolidated = {"kind": "inline", "must_understand": False, "metadata": nodes}
-    document = {**group_document(root), "consolidated_metadata": consolidated}
-    replace_bytes(store_dir / ZARR_JSON, document_bytes(document))
+    replace_bytes(store_dir / ZARR_JSON, document_bytes(root_document(root, nodes)))

@@ -11,15 +11,17 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from rollout_assets.config import CampaignConfig, read_campaign_text, toml_text
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.files import replace_bytes
+from rollout_assets.parsing import parse_json
 
 ROLLOUT_MANIFEST_FILENAME = "manifest.json"
 """Filename of the human-readable rollout-store sidecar manifest."""
@@ -27,24 +29,44 @@ ROLLOUT_MANIFEST_FILENAME = "manifest.json"
 ROLLOUT_MANIFEST_VERSION = "rollout-store-manifest-v1"
 """Version tag for the top-level rollout-store manifest payload."""
 
-_PACKAGES = ("rollout-assets", "numpy", "numcodecs", "polars", "pydantic", "torch", "warp-lang", "zarr")
+PACKAGE = "rollout-assets"
+"""Distribution name of this package, as the runtime provenance lists it; also the name of the command."""
+
+InvocationMode = Literal["programmatic", "cli", "dagster"]
+
+_PACKAGES = (PACKAGE, "numpy", "numcodecs", "polars", "pydantic", "torch", "warp-lang", "zarr")
+RUNTIME_PARTS = ("python", "platform", "git", "packages")
+"""What is recorded of the machine and the code that ran."""
+
 _GIT_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class RolloutStoreInvocation:
-    """How a rollout store generation run was invoked."""
+    """How a rollout store generation run was invoked.
 
-    mode: Literal["programmatic", "cli", "dagster"] = "programmatic"
+    ``argv`` is the command that somebody typed: `rollout-assets …`, or the program that called the package. Runs that
+    Dagster's UI or daemon launch were not typed, and have none. ``raw_toml_text`` is the campaign as it is written, or
+    with every default written out if it was never in a file.
+    """
+
+    mode: InvocationMode = "programmatic"
     argv: tuple[str, ...] = ()
     config_path: str | None = None
     raw_toml_text: str | None = None
 
     @classmethod
-    def from_cli(cls, argv: Sequence[str], config_path: Path) -> RolloutStoreInvocation:
-        """The command line and the campaign file it named, text and all."""
-        resolved = config_path.expanduser().resolve()
-        return cls("cli", tuple(argv), resolved.as_posix(), resolved.read_text(encoding="utf-8"))
+    def of_campaign(cls, campaign: str | Path, mode: InvocationMode | None = None) -> RolloutStoreInvocation:
+        """A run of a campaign that is written down: in a file, or shipped with the package."""
+        written = read_campaign_text(campaign)
+        started_as, argv = _started_as(mode)
+        return cls(started_as, argv, written.path.as_posix(), written.text)
+
+    @classmethod
+    def of_config(cls, config: CampaignConfig | None) -> RolloutStoreInvocation:
+        """A run of a campaign that a program made; its text is the resolved campaign."""
+        started_as, argv = _started_as()
+        return cls(started_as, argv, None, None if config is None else toml_text(config))
 
     def to_jsonable(self) -> dict[str, Any]:
         """Plain JSON values; the digest of the TOML text is computed here."""
@@ -70,12 +92,13 @@ class RolloutStoreManifestContext:
     @classmethod
     def here(
         cls,
-        writer_config: Mapping[str, Any] | None = None,
+        config: CampaignConfig | None = None,
         invocation: RolloutStoreInvocation | None = None,
         shard: Mapping[str, Any] | None = None,
     ) -> RolloutStoreManifestContext:
-        """The context of a run on this machine, with its runtime provenance."""
-        return cls(writer_config, invocation or RolloutStoreInvocation(), runtime_provenance(), shard)
+        """The context of a run on this machine, with its runtime provenance, and of its campaign if there is one."""
+        written = None if config is None else config.model_dump(mode="json")
+        return cls(written, invocation or RolloutStoreInvocation.of_config(config), runtime_provenance(), shard)
 
     def to_jsonable(self) -> dict[str, Any]:
         """The manifest's ``generation`` section."""
@@ -85,6 +108,15 @@ class RolloutStoreManifestContext:
             "runtime": dict(self.runtime),
             "shard": None if self.shard is None else dict(self.shard),
         }
+
+
+def _started_as(mode: InvocationMode | None = None) -> tuple[InvocationMode, tuple[str, ...]]:
+    """How this process was started, and by which command; worker processes have the arguments of their parent."""
+    own = Path(sys.argv[0]).stem == PACKAGE if sys.argv else False
+    mode = mode or ("cli" if own else "programmatic")
+    if own or mode == "cli":
+        return mode, (PACKAGE, *sys.argv[1:])
+    return mode, () if mode == "dagster" else tuple(sys.argv)
 
 
 def runtime_provenance() -> dict[str, Any]:
@@ -102,7 +134,7 @@ def _runtime_provenance() -> str:
             "python": sys.version.split()[0],
             "platform": platform.platform(),
             "git": _git_state(Path(__file__).resolve().parent),
-            "packages": {name: _version(name) for name in _PACKAGES},
+            "packages": {name: installed_version(name) for name in _PACKAGES},
         }
     )
 
@@ -128,10 +160,19 @@ def read_rollout_store_manifest(store_dir: Path | str) -> dict[str, Any]:
         raise StoreDamaged(str(path), f"cannot be read: {error.strerror}") from None
 
 
+def names_campaign(store_dir: Path | str) -> bool:
+    """Whether a local store's manifest records the campaign that made it; an unreadable one does not."""
+    try:
+        generation = read_rollout_store_manifest(store_dir).get("generation")
+    except StoreDamaged:
+        return False
+    return isinstance(generation, dict) and generation.get("writer_config") is not None
+
+
 def parse_manifest(data: bytes) -> dict[str, Any]:
     """Manifest bytes as a payload; anything but a JSON object is ``StoreDamaged``."""
     try:
-        payload = json.loads(data)
+        payload = parse_json(data)
     except ValueError as error:
         raise StoreDamaged(ROLLOUT_MANIFEST_FILENAME, f"is not JSON: {error}") from None
     if not isinstance(payload, dict):
@@ -162,7 +203,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """The version of a distribution; None when it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -100,6 +100,7 @@ def refuse_other_settings(config: RolloutZarrStoreConfig, store: OpenStore) -> N
         "selected_depth_enabled": config.selected_depth.enabled,
         "selected_depth_width_px": config.selected_depth.width_px,
         "selected_depth_height_px": config.selected_depth.height_px,
+        "target_eval_crops_num_rows": 0,
     }
     for name, value in expected.items():
         stored = store.attributes.get(name)

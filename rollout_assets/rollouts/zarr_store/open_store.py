@@ -6,6 +6,7 @@ The ground that records, validation and the reader stand on. A store may lie in 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
@@ -19,12 +20,14 @@ from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore
 
 from rollout_assets.errors import StoreDamaged, StoreError
+from rollout_assets.parsing import expand_path
 from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray, decoding_threads
 from rollout_assets.rollouts.zarr_store.chunks.files import BackendFiles, LocalFiles, StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.dictionaries import decode_strings
 from rollout_assets.rollouts.zarr_store.documents import (
     consolidated_documents,
+    promoted_splits,
     read_document,
     root_attributes_of,
 )
@@ -39,7 +42,7 @@ _WORTH_THREADS = 1 << 21
 class OpenStore:
     """The arrays and tables of one store; anything missing or altered is ``StoreDamaged`` when it is read.
 
-    ``attributes`` are those of the root.
+    ``attributes`` are those of the root, and ``root_sha256`` is the digest of its document.
     """
 
     def __init__(self, store_dir: StoreLocation) -> None:
@@ -47,18 +50,30 @@ class OpenStore:
         self.files, self._backend = open_files(store_dir)
         self._arrays: dict[str, RowArray] = {}
         try:
-            self._root = read_document(self.files, "")[1]
+            data, self._root = read_document(self.files, "")
             self.attributes = root_attributes_of(self._root)
         except Exception as error:  # storage backends raise many kinds of errors
             raise StoreError(f"{self.location}: is not a rollout store: {error}") from None
+        self.root_sha256 = hashlib.sha256(data).hexdigest()
+        if (splits := promoted_splits(self.attributes)) is not None:
+            raise StoreError(_one_store_per_split(self.location, splits))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.location!r})"
+
+    @property
+    def resolved_location(self) -> str:
+        """Where the files lie themselves: a promoted store is a link, and who opened it stays with its version."""
+        return str(self.files.root) if isinstance(self.files, LocalFiles) else self.location
 
     @cached_property
     def root(self) -> zarr.Group:
         """The store as a plain, read-only Zarr group."""
         return zarr.open_group(self._backend, mode="r", zarr_format=3)
+
+    def has(self, path: str) -> bool:
+        """Whether there is an array at a path; stores from before a column was added lack it."""
+        return path in consolidated_documents(self._root)
 
     def row_array(self, path: str) -> RowArray:
         """An array by path, to be read by rows; a missing one is ``StoreDamaged``."""
@@ -151,13 +166,45 @@ class OpenStore:
 
 
 def decoded_series(name: str, ids: NDArray[Any], strings: list[str]) -> pl.Series:
-    """Dictionary ids as a categorical column of strings; ids that point nowhere are null."""
+    """Dictionary ids as a column of strings (``pl.String``, to join and match by); ids that point nowhere are null."""
     values = pl.Series(name, strings, dtype=pl.String)
     given = (ids >= 0) & (ids < len(strings))
     index = pl.Series(np.where(given, ids, 0).astype(np.uint32)).set(pl.Series(~given), None)
     if not strings:
         return pl.Series(name, [None] * len(ids), dtype=pl.String)
     return values.gather(index)
+
+
+def split_location(location: Path | str, split: str | None) -> Path | str:
+    """The store of a split below a promoted store's root, which must be named; any other location stays as it is.
+
+    A store that is not of the named split is refused. Without a name, what cannot be read is left for others to report.
+    """
+    files, _ = open_files(location)
+    try:
+        attributes = root_attributes_of(read_document(files, "")[1])
+    except StoreDamaged:
+        if split is None:
+            return location
+        raise
+    splits = promoted_splits(attributes)
+    if splits is None:
+        own = attributes.get("source_split")
+        if split not in (None, own):
+            raise StoreError(f"{location}: is a store of the split {own!r}, not {split!r}; leave --split out")
+        return location
+    if split is None:
+        raise StoreError(_one_store_per_split(str(location), splits))
+    if split not in splits:
+        raise StoreError(f"{location}: has no split {split!r}; it has {', '.join(splits) or 'none'}")
+    return f"{str(location).rstrip('/')}/{split}"
+
+
+def _one_store_per_split(location: str, splits: tuple[str, ...]) -> str:
+    if not splits:
+        return f"{location}: is the root of a promoted store that does not say which splits it has; promote again"
+    way = f"open {location.rstrip('/')}/{splits[0]}, or give --split {splits[0]} on the command line"
+    return f"{location}: is the root of a promoted store with one store per split ({', '.join(splits)}); {way}"
 
 
 def _table(name: str) -> Table:
@@ -173,9 +220,17 @@ def open_files(location: StoreLocation) -> tuple[StoreFiles, Any]:
     if isinstance(location, Store):
         return BackendFiles(location), location
     if "://" in str(location):
-        backend = FsspecStore.from_url(str(location), read_only=True)
+        backend = _remote_files(str(location))
         return BackendFiles(backend), backend
-    folder = Path(location).expanduser().resolve()  # a promoted store is a link; who opened it stays with its version
+    folder = expand_path(location).resolve()
     if not folder.is_dir():
         raise StoreError(f"{folder}: no rollout store there")
     return LocalFiles(folder), LocalStore(folder, read_only=True)
+
+
+def _remote_files(url: str) -> FsspecStore:
+    """The backend of a URL; a scheme that nobody knows, or whose package is missing, is a ``StoreError``."""
+    try:
+        return FsspecStore.from_url(url, read_only=True)
+    except Exception as error:  # every backend has errors of its own
+        raise StoreError(f"{url}: cannot be opened: {str(error) or type(error).__name__}") from None

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollout_assets.errors import StoreError
 from rollout_assets.rollouts.zarr_store.attributes import dead_ends_in_view
-from rollout_assets.rollouts.zarr_store.open_store import OpenStore
+from rollout_assets.rollouts.zarr_store.open_store import OpenStore, StoreLocation
 from rollout_assets.rollouts.zarr_store.records import StoredRollout, StoredStep, read_rollout, read_step
-from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, Q_H, ROLLOUTS, STEPS
+from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, Q_H, ROLLOUTS, STEPS, schema_problem
 from rollout_assets.rollouts.zarr_store.training_view import (
     CANDIDATE_COLUMNS,
     ROLLOUT_COLUMNS,
@@ -25,7 +26,12 @@ _VIEW_BLOCK_ROWS = 1 << 20
 
 
 class RolloutZarrStoreReader(OpenStore):
-    """Open and validate standalone rollout replay stores."""
+    """Open and validate standalone rollout replay stores; one of another schema or version is a ``StoreError``."""
+
+    def __init__(self, store_dir: StoreLocation) -> None:
+        super().__init__(store_dir)
+        if problem := schema_problem(self.attributes):
+            raise StoreError(f"{self.location}: is not a rollout store that this package reads: {problem}")
 
     def state_index(self) -> StateIndex:
         """Where each state's candidates lie, from the factual tables."""

@@ -113,7 +113,11 @@ ROLLOUTS = Table(
         Column("split_id", "int32", dictionary="split"),
     ),
     key="rollout_row_id",
-    doc="One row per kept chain.",
+    doc=(
+        "One row per kept chain. `termination_reason`: `fixed_horizon` where a view was taken at every step, "
+        "`terminated_early` at a dead end, `incomplete_rollout` where a chain was cut short after a view that it took "
+        "(campaigns write none; a store of other origin may)."
+    ),
 )
 
 LINEAGE_HASHES: Mapping[str, str] = {
@@ -298,7 +302,7 @@ TARGET_EVAL_CROPS = Table(
     ),
     key="crop_row_id",
     rasters=("points_world", "mask"),
-    doc="Audit only; empty when disabled.",
+    doc="Points behind labels, in stores of other writers. Always empty in stores of this package.",
 )
 
 SHELL = ("A",)
@@ -326,7 +330,12 @@ Q_H = Table(
     ),
     key=None,
     codec="view",
-    doc="The dense training view, derived from steps, candidates, rollouts and targets.",
+    doc=(
+        "The dense training view, derived from steps, candidates, rollouts and targets. A state is a step that took a "
+        "view; the step before a dead end is terminal. ARIA-NBV's rules want every step here: a campaign with "
+        "`store.dead_ends_in_training_view = true` keeps dead ends as states without a reward, and the store's "
+        "attribute of that name says which of the two holds."
+    ),
 )
 
 TABLES: Mapping[str, Table] = {
@@ -384,11 +393,24 @@ TEXT_PATHS = (
 )
 """Arrays that hold a JSON list of strings as UTF-8 bytes (uint8)."""
 
+TEXT_ARRAYS = (*TEXT_PATHS, REASON_BITS_PATH)
+"""Arrays that belong to no table."""
+
 REASONS_BY_BIT = tuple(sorted(INVALID_REASON_CODES.items(), key=lambda item: item[1]))
 """(name, bit) in bit order, as ``metadata/`` stores them."""
+
+
+def schema_problem(attributes: Mapping[str, object]) -> str | None:
+    """Why a root with these attributes is not a store of this schema and version; None if it is one."""
+    name, version = attributes.get("schema_id"), attributes.get("schema_version")
+    if name != ROLLOUT_ZARR_SCHEMA_ID:
+        return f"schema is {name!r}, not {ROLLOUT_ZARR_SCHEMA_ID!r}"
+    if version != ROLLOUT_ZARR_SCHEMA_VERSION:
+        return f"schema version is {version!r}, not {ROLLOUT_ZARR_SCHEMA_VERSION!r}"
+    return None
 
 
 def array_paths() -> tuple[str, ...]:
     """Every array of a store."""
     columns = tuple(table.path(column) for table in TABLES.values() for column in table.names)
-    return (*columns, *TEXT_PATHS, REASON_BITS_PATH)
+    return (*columns, *TEXT_ARRAYS)

@@ -160,10 +160,10 @@ def export_table(
     frame = store.table(table, columns=columns or None, decode=decode)
     destination.parent.mkdir(parents=True, exist_ok=True)
     with publishing(destination) as scratch:
-        if suffix == ".parquet":
-            frame.write_parquet(scratch)
-        else:
-            _flat(frame).write_csv(scratch)
+        try:
+            frame.write_parquet(scratch) if suffix == ".parquet" else _flat(frame).write_csv(scratch)
+        except (pl.exceptions.PolarsError, OSError) as error:  # polars says in its own ways that a disk is full
+            raise StoreError(f"{destination}: cannot be written: {error}; is there room on its disk?") from error
     return len(frame)
 
 

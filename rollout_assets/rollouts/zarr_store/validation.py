@@ -2,7 +2,13 @@
 
 Without ``deep`` every file is accounted for and matches its checksums, every table is decoded and held against the
 rules and the other tables, and the chunks are those that the manifest says were written. With ``deep`` depth rasters
-are decoded too, and the content of every array is hashed and compared.
+are decoded too, the content of every array is hashed and compared, and views are drawn again from the seed.
+
+A store whose manifest records the campaign that made it is held against that campaign too: recipes, mixture, limits,
+hashes, scores, logits and probabilities must follow from it, so that a value cannot be changed together with all
+digests. What no table repeats only the source can tell, and ``inspect replay`` finds it: distances to the mesh, errors
+of views in a state of one chain, pixels of a view of one chain, the size and class of a box, the IoU of a match, the
+mesh of a whole scene. A store that names no campaign, as those of other writers, is held to the schema alone.
 """
 
 from __future__ import annotations
@@ -14,20 +20,37 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rollout_assets.errors import StoreDamaged, StoreError
+from rollout_assets.rollouts.zarr_store.checks.campaign import CAMPAIGN_CHECKS
 from rollout_assets.rollouts.zarr_store.checks.candidates import BLOCK_CHECKS
 from rollout_assets.rollouts.zarr_store.checks.chains import CHAIN_CHECKS, STEP_CHECKS, SelectedLabels
+from rollout_assets.rollouts.zarr_store.checks.draws import DRAW_CHECKS
 from rollout_assets.rollouts.zarr_store.checks.owners import OWNER_CHECKS
+from rollout_assets.rollouts.zarr_store.checks.rasters import RASTER_CHECKS
+from rollout_assets.rollouts.zarr_store.checks.shells import SHELL_CHECKS, shells_as_offered
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck
 from rollout_assets.rollouts.zarr_store.checks.structure import STRUCTURE_CHECKS
+from rollout_assets.rollouts.zarr_store.checks.targets import TARGET_CHECKS
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.findings import Finding, Findings, merge_findings
 from rollout_assets.rollouts.zarr_store.open_store import StoreLocation, open_files
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, ROLLOUTS, STEPS
 
-CHECKS = tuple(
-    check.__name__ for check in (*STRUCTURE_CHECKS, *OWNER_CHECKS, *STEP_CHECKS, *BLOCK_CHECKS, *CHAIN_CHECKS)
+STORE_CHECKS = (
+    *STRUCTURE_CHECKS,
+    *OWNER_CHECKS,
+    *RASTER_CHECKS,
+    *STEP_CHECKS,
+    *CAMPAIGN_CHECKS,
+    *TARGET_CHECKS,
+    shells_as_offered,
 )
+"""Checks that look at the store as a whole."""
+
+ROW_CHECKS = (*BLOCK_CHECKS, *SHELL_CHECKS, *DRAW_CHECKS)
+"""Checks that look at one block of candidates after another."""
+
+CHECKS = tuple(check.__name__ for check in (*STORE_CHECKS, *ROW_CHECKS, *CHAIN_CHECKS))
 """Names of all checks, in the order in which they run."""
 
 
@@ -75,7 +98,7 @@ def validate_files(files: StoreFiles, location: str, deep: bool) -> RolloutZarrV
     """Validate a store that is already open."""
     store = StoreUnderCheck(files, deep)
     findings: list[Finding] = []
-    for check in (*STRUCTURE_CHECKS, *OWNER_CHECKS, *STEP_CHECKS):
+    for check in STORE_CHECKS:
         findings += _run(check.__name__, lambda check=check: check(store))  # type: ignore[misc]
     findings += _candidate_findings(store)
     return RolloutZarrValidationResult(
@@ -98,7 +121,7 @@ def _candidate_findings(store: StoreUnderCheck) -> Iterator[Finding]:
         return  # reported by shells_cover_candidates; which rows belong to which step is unknown
     labels = SelectedLabels()
     for block in store.blocks():
-        for check in (*BLOCK_CHECKS, labels.gather):
+        for check in (*ROW_CHECKS, labels.gather):
             yield from _run(check.__name__, lambda check=check, block=block: check(block))  # type: ignore[misc]
     for chain_check in CHAIN_CHECKS:
         yield from _run(chain_check.__name__, lambda check=chain_check: check(store, labels))  # type: ignore[misc]

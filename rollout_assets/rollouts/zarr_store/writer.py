@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.errors import RecordRefused, StoreExists
-from rollout_assets.files import discard_path, now_utc
+from rollout_assets.files import discard_path, name_written, now_utc
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store import schema
 from rollout_assets.rollouts.zarr_store.admission import refuse_unfit, refuse_unfit_rows
@@ -138,7 +138,8 @@ class RolloutZarrStoreWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
+        name_written(error, self.store_dir)
         self._workers.shutdown(wait=True, cancel_futures=True)
         if not self._finished:
             discard_path(self.store_dir)

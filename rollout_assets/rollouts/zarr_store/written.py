@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from rollout_assets.errors import StoreError
+from rollout_assets.errors import NotReadBack
 from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray
 from rollout_assets.rollouts.zarr_store.chunks.files import LocalFiles
 from rollout_assets.rollouts.zarr_store.chunks.inventory import take_inventory
@@ -52,12 +52,12 @@ class WrittenArrays:
         return {name: self.column(table, name, rows) for name in names}
 
     def stored_checksums(self) -> dict[str, str]:
-        """Digest over the checksums of each array's chunks; a chunk that is not on disk is a ``StoreError``."""
+        """Digest over the checksums of each array's chunks; a chunk that is not on disk is a ``NotReadBack``."""
         sizes = self._files.sizes()
         checksums = {}
         for path, array in self._by_path.items():
             inventory = take_inventory(self._files, sizes, path, array.layout, array.rows)
             if inventory.problems:
-                raise StoreError(f"{self._files.root}: {path}: {inventory.problems[0]} right after it was written")
+                raise NotReadBack(f"{self._files.root}: {path}: {inventory.problems[0]} right after it was written")
             checksums[path] = inventory.stored_crc32c
         return checksums

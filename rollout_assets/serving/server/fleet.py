@@ -101,7 +101,7 @@ class ServerProcess:
 
     def _tail(self) -> str:
         lines = self._log.read_text("utf-8", "replace").splitlines()[-_TAIL_LINES:]
-        return "; the end of its log:" + "".join(f"\n  {line}" for line in lines) if lines else "; its log is empty"
+        return "; the end of its log:" + "".join(f"\n  - {line}" for line in lines) if lines else "; its log is empty"
 
 
 async def _is_healthy(server: RolloutClient) -> bool:

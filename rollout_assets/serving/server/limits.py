@@ -103,7 +103,7 @@ class Bodies:
         if kind != "application/json":
             raise RequestRefused(415, f"a body must be application/json, got {kind}", headers=CLOSE)
         size = request.headers.get("content-length", "")
-        if size.isdigit():
+        if size.isascii() and size.isdigit():
             self._refuse_more(int(size), 0)
 
     def _refuse_more(self, size: int, piece: int) -> None:

@@ -7,14 +7,14 @@ from typing import Annotated, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from rollout_assets.config import ConfigSection, Count, Seconds
+from rollout_assets.config import ConfigSection, Count, Seconds, Whole
 
 
 class ServerOptions(ConfigSection):
     """One server's settings. Beyond loopback it accepts no request without the token."""
 
     host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65_535)] = 0
+    port: Annotated[Whole, Field(ge=0, le=65_535)] = 0
     """0 takes any free port."""
     token: SecretStr | None = None
     """The token that ``Authorization: Bearer`` must carry; never shown."""

@@ -22,7 +22,9 @@ def test_the_report_of_every_split_is_written_and_its_path_is_shown(finished_des
     for split in ("train", "val"):
         page = desk.layout.reports / f"{split}.html"
         assert metadata[f"report_{split}"].value == str(page)
-        assert "Plotly" in page.read_text()
+        text = page.read_text()
+        assert "Plotly" in text and "confirms every label" in text, "pages are written after the second opinion"
+        assert desk.layout.second_opinion(split).is_file()
     assert metadata["pictures"].value.startswith("![](data:image/svg+xml;base64,")
 
 

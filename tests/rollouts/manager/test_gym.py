@@ -33,6 +33,8 @@ from rollout_assets.rollouts.manager import (
     RolloutTask,
 )
 from rollout_assets.rollouts.manager.completions import derived_seed
+from rollout_assets.rollouts.remote.messages import RolloutResult
+from rollout_assets.serving.service import RolloutService
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.defs.campaigns import write_campaign
 from tests.rollouts.record_digest import digest
@@ -84,28 +86,55 @@ def gym(url: str, **changes) -> AsyncGymRolloutImpl:
 def content(group: RolloutGroupRecord) -> tuple:
     """A group without its timings."""
     metrics = {name: value for name, value in group.rollout_metrics.items() if not name.startswith("timing/")}
-    completions = [digest(replace(completion, timings_s={})) for completion in group.completions]
+    completions = [
+        digest(replace(c, timings_s={}, steps=[replace(step, seconds=0.0) for step in c.steps]))
+        for c in group.completions
+    ]
     return completions, metrics, group.metadata, group.root_index
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-@pytest.mark.parametrize("limit", [None, 1])
+@pytest.mark.parametrize(
+    "limit", [{}, {"max_rollout_steps": 1}, {"max_views_scored": 1}], ids=["whole", "steps", "views"]
+)
 def test_a_group_equals_the_native_one_to_the_bit(generator, root, url, recipe, limit):
     asked = RolloutTask(7, root, recipe, seed=11)
-    native = AsyncRolloutImpl(N, StateEvaluator(generator.config, generator.scorer), limit)
-    remote = AsyncGymRolloutImpl(N, GymServerConfig(url=url), limit)
+    native = AsyncRolloutImpl(N, StateEvaluator(generator.config, generator.scorer), **limit)
+    remote = AsyncGymRolloutImpl(N, GymServerConfig(url=url), **limit)
     here, there = run(native, asked), run(remote, asked)
     assert content(there) == content(here)
     assert [digest(c.step_log) for c in there.completions] == [digest(c.step_log) for c in here.completions]
     assert there.rollout_metrics.keys() == here.rollout_metrics.keys()
-    if limit is not None:
-        assert {c.truncation_reason for c in there.completions} == {"max_rollout_steps"}
+    assert {c.truncation_reason for c in there.completions} == (set(limit) or {None})
 
 
-def test_a_root_of_its_own_step_limit_travels_too(generator, root, url):
-    asked = RolloutTask(0, root, RECIPES[0], seed=2, max_rollout_steps=2)
+def test_a_task_of_its_own_limits_travels_too(generator, root, url):
     native = AsyncRolloutImpl(N, StateEvaluator(generator.config, generator.scorer))
-    assert content(run(gym(url), asked)) == content(run(native, asked))
+    whole = run(native, RolloutTask(0, root, RECIPES[0], seed=2))
+    too_few = min(completion.views_scored for completion in whole.completions) - 1
+    for limit in ({"max_rollout_steps": 2}, {"max_views_scored": too_few}):
+        asked = RolloutTask(0, root, RECIPES[0], seed=2, **limit)
+        group = run(gym(url), asked)
+        assert content(group) == content(run(native, asked))
+        assert {c.truncation_reason for c in group.completions} == set(limit)
+        assert min(c.num_steps for c in group.completions) > 0
+
+
+def test_views_are_counted_by_group_and_steps_have_their_time(root, url):
+    async def groups() -> list[RolloutGroupRecord]:
+        impl = gym(url)
+        try:
+            return [await impl.run_rollout(RolloutTask(0, root, RECIPES[0], seed)) for seed in (1, 2, 3)]
+        finally:
+            await impl.aclose()
+
+    for group in asyncio.run(groups()):
+        views = sum(completion.views_scored for completion in group.completions)
+        assert group.rollout_metrics["per_worker_view_counts"] == {"0": views}
+        for completion in group.completions:
+            seconds = [step.seconds for step in completion.steps]
+            assert min(seconds) > 0
+            assert sum(seconds) == pytest.approx(completion.timings_s["score"] + completion.timings_s["select"])
 
 
 def test_rows_carry_index_and_derived_seed(root):
@@ -148,6 +177,31 @@ def test_another_oracle_on_the_server_is_noticed(generator, root, url):
     foreign = other.prepare(generator.store.rows()[0]).roots[0]
     with pytest.raises(AnswerRefused, match=r"there, .* here; compare its /health"):
         run(gym(url), RolloutTask(0, foreign, RECIPES[0], seed=1))
+
+
+def test_a_root_without_a_takeable_view_has_no_reward_on_either_side(campaign):
+    """All candidates are too close to something: the server has no view to offer, and neither have we."""
+    config = load_campaign(campaign)
+    rules = config.candidates.rules.model_copy(update={"min_mesh_distance_m": 50.0})
+    targets = config.targets.model_copy(update={"require_reachable": False})
+    candidates = config.candidates.model_copy(update={"rules": rules})
+    closed = config.model_copy(update={"candidates": candidates, "targets": targets})
+
+    async def work():
+        service = RolloutService(closed)
+        generator = RolloutGenerator(closed, service.store)
+        task = RolloutTask(0, generator.prepare(service.store.rows()[0]).roots[0], RECIPES[0], seed=1)
+        impl = AsyncGymRolloutImpl(1, GymServerConfig(url="http://127.0.0.1:9"))
+        try:
+            (request,) = impl._build_inputs(task)
+            answer = (await service.run(request)).model_dump_json(by_alias=True)
+            return impl._result_to_completion(task, RolloutResult.model_validate_json(answer))
+        finally:
+            await service.aclose()
+
+    completion = asyncio.run(work())
+    assert (completion.end_reason, completion.reward, completion.steps) == ("no_takeable_view", None, ())
+    assert completion.num_steps == 0 and completion.worker_views == {}
 
 
 Answer = Callable[[list[dict], int], tuple[int, list[bytes]]]
@@ -259,6 +313,9 @@ def test_a_failure_is_an_error_and_never_a_reward(asked_root, good_lines):
         (lambda good: [changed(good[0], seed=2), good[1], good[2]], AnswerRefused, "2 there, 1 here"),
         (lambda good: [changed(good[0], reward=0.5), good[1], good[2]], AnswerRefused, r"0\.5 there"),
         (lambda good: [changed(good[0], reward=None), good[1], good[2]], AnswerRefused, "None there"),
+        (lambda good: [changed(good[0], end_reason="dead_end"), good[1], good[2]], AnswerRefused, "'dead_end' there"),
+        (lambda good: [changed(good[0], final_points=1), good[1], good[2]], AnswerRefused, "1 there"),
+        (lambda good: [changed(good[0], step_timings_s=[0.1]), good[1], good[2]], AnswerRefused, "1 there, 3 here"),
         (lambda good: [changed(good[0], chains="AAAA"), good[1], good[2]], PayloadDamaged, "does not begin like"),
         (lambda good: [changed(good[0], chains=None), good[1], good[2]], PayloadDamaged, "does not begin like"),
     ],

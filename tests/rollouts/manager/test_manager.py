@@ -1,5 +1,6 @@
 import asyncio
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,9 +72,33 @@ def test_the_log_is_the_root_then_action_and_observation_per_step(generator, roo
     assert completion.reward == pytest.approx(
         sum(e.root_gain for e in completion.step_log if isinstance(e, Observation))
     )
-    assert completion.final_error_m2 == completion.step_log[-1].error_after_m2
-    start = roots[0].oracle_state.target.root_error_m2
-    assert completion.reward == pytest.approx((start - completion.final_error_m2) / start, rel=1e-5)
+    known = completion.oracle_state
+    assert known.error_m2 == completion.step_log[-1].error_after_m2
+    assert known.root_error_m2 == roots[0].oracle_state.target.root_error_m2
+    assert completion.reward == pytest.approx((known.root_error_m2 - known.error_m2) / known.root_error_m2, rel=1e-5)
+
+
+def test_a_completion_knows_what_the_oracle_knows_at_its_end(generator, roots):
+    wide = RANDOM.model_copy(update={"branch": 2, "beam_width": 2})
+    for root in roots[1:3]:
+        (group,) = run(AsyncRolloutImpl(2, evaluator(generator)), RolloutTask(0, root, wide, seed=5))
+        for completion in group.completions:
+            state = root.oracle_state
+            for entry in completion.step_log:
+                if isinstance(entry, Action):
+                    state = generator.scorer.advance(state, entry.pose_world_camera)
+            known = completion.oracle_state
+            assert known.points == state.target.state.point_count > known.root_points
+            assert np.float32(known.error_m2) == np.float32(state.target.error_m2)
+            assert known.views_scored == sum(completion.worker_views.values()) > 0
+
+
+def test_a_step_says_how_long_it_took(generator, roots):
+    (group,) = run(AsyncRolloutImpl(2, evaluator(generator)), RolloutTask(0, roots[2], RANDOM, seed=5))
+    for completion in group.completions:
+        seconds = [step.seconds for step in completion.steps]
+        assert len(seconds) == 2 and min(seconds) > 0
+        assert sum(seconds) == pytest.approx(completion.timings_s["score"] + completion.timings_s["select"])
 
 
 @pytest.mark.parametrize(
@@ -144,14 +169,107 @@ def test_recipes_that_start_at_one_root_score_it_once(generator, roots):
     assert shared.views_scored == alone.views_scored > 0
 
 
-def test_a_step_limit_truncates_and_says_so(generator, roots):
+@pytest.fixture(scope="module")
+def shared(generator) -> StateEvaluator:
+    """For tests that may take states from each other."""
+    return evaluator(generator)
+
+
+RATES = ("truncation_rate", "natural_termination_rate", "no_takeable_view_rate", "max_steps_reached_rate")
+
+
+def out_of_reach(root):
+    """The same root in a space that its actor knows nothing of: no view there can be taken."""
+    far = np.full(3, 1e4, np.float32)
+    return replace(root, extent=(far, far + 1))
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "rates"),
+    [
+        ({}, "horizon", (0, 1, 0, 0)),
+        ({"max_rollout_steps": 3}, "horizon", (0, 1, 0, 0)),
+        ({"max_rollout_steps": 2}, "max_rollout_steps", (1, 0, 0, 1)),
+        ({"max_views_scored": 30}, "max_views_scored", (1, 0, 0, 0)),
+        ({"max_rollout_steps": 2, "max_views_scored": 10_000}, "max_rollout_steps", (1, 0, 0, 1)),
+    ],
+)
+def test_what_ended_a_rollout_is_told_apart(shared, roots, limits, reason, rates):
     deep = GREEDY.model_copy(update={"horizon": 3})
-    (cut,) = run(AsyncRolloutImpl(1, evaluator(generator), max_rollout_steps=1), RolloutTask(0, roots[0], deep, 5))
-    assert cut.completions[0].truncation_reason == "max_rollout_steps" and len(cut.completions[0].steps) == 1
-    (full,) = run(AsyncRolloutImpl(1, evaluator(generator)), RolloutTask(0, roots[0], GREEDY, 5))
-    assert full.completions[0].truncation_reason == "horizon"
-    assert full.rollout_metrics["max_steps_reached_rate"] == 1.0
-    assert full.rollout_metrics["natural_termination_rate"] == 0.0
+    (group,) = run(AsyncRolloutImpl(2, shared, **limits), RolloutTask(0, roots[2], deep, 5))
+    assert {c.end_reason for c in group.completions} == {reason}
+    assert [c.truncated for c in group.completions] == [rates[0] == 1] * 2
+    assert tuple(group.rollout_metrics[name] for name in RATES) == rates
+
+
+def test_a_root_without_a_takeable_view_has_no_reward_and_no_steps(generator, roots):
+    root = out_of_reach(roots[0])
+    (group,) = run(AsyncRolloutImpl(2, evaluator(generator)), RolloutTask(0, root, RANDOM, 5))
+    for completion in group.completions:
+        assert (completion.end_reason, completion.truncated) == ("no_takeable_view", False)
+        assert completion.reward is None and completion.steps == () and completion.num_steps == 0
+        known = completion.oracle_state
+        assert (known.error_m2, known.points) == (known.root_error_m2, known.root_points)
+    metrics = group.rollout_metrics
+    assert tuple(metrics[name] for name in RATES) == (0, 0, 1, 0)
+    assert metrics["total_reward/mean"] is None and metrics["valid_fanout_per_step/mean"] is None
+    assert metrics["total_steps"] == 0
+
+
+@pytest.mark.parametrize("branch", [1, 2])
+def test_a_view_budget_ends_a_rollout_between_steps_and_is_never_exceeded(generator, roots, branch):
+    recipe = RANDOM.model_copy(update={"horizon": 3, "branch": branch, "beam_width": branch})
+    shared = evaluator(generator)
+
+    def rolled_out(horizon, budget, scorer=shared, limits=None):
+        impl = AsyncRolloutImpl(1, scorer, horizon, limits, budget)
+        (group,) = run(impl, RolloutTask(0, roots[2], recipe, 5))
+        return group.completions[0]
+
+    whole = [rolled_out(horizon, None) for horizon in (1, 2, 3)]
+    views = [0, *(completion.views_scored for completion in whole)]
+    for steps in (0, 1, 2, 3):
+        for budget in {max(views[steps], 1), views[steps + 1] - 1} if steps < 3 else {views[3]}:
+            cut = rolled_out(None, budget)
+            assert cut.views_scored == views[steps] <= budget
+            assert cut.num_steps == steps and (cut.reward is None) == (steps == 0)
+            assert cut.truncation_reason == (None if steps == 3 else "max_views_scored")
+            assert steps == 0 or digest(cut.chains) == digest(whole[steps - 1].chains)
+    alone = rolled_out(None, views[2], evaluator(generator), BatchLimits(max_views=1, workers=2))
+    assert digest(alone.chains) == digest(whole[1].chains), "neither batching nor what is cached matters"
+
+
+def test_counting_views_before_they_are_scored_costs_no_view_twice(generator, roots):
+    states = evaluator(generator)
+    requests = [StateRequest(root, 5, ()) for root in roots[:2]]
+    counted = states.views_to_score(requests)
+    assert states.views_scored == 0
+    assert sum(state.views_scored for state in states.evaluate(requests)) == counted == states.views_scored
+    assert states.views_to_score(requests) == counted
+
+
+def test_views_that_hit_nothing_were_scored(generator, roots):
+    """A view with nothing in its range is looked at and then not takeable; it costs what every view costs."""
+    short = generator.config.oracle.model_copy(update={"zfar_m": 0.6})
+    config = generator.config.model_copy(update={"oracle": short})
+    blind = StateEvaluator(config, OracleScorer(short))
+    (state,) = blind.evaluate([StateRequest(roots[0], 5, ())])
+    assert state.views_scored == blind.views_scored > state.shell.actor_action_mask.sum()
+
+
+def test_views_are_counted_by_group_whatever_ran_before_or_beside_it(generator, roots):
+    impl = AsyncRolloutImpl(2, evaluator(generator), 1, BatchLimits(max_wait_s=0.02))
+
+    async def work() -> list[RolloutGroupRecord]:
+        first = await impl.run_rollout(RolloutTask(0, roots[2], RANDOM, 1))
+        beside = [impl.run_rollout(RolloutTask(i, roots[i], RANDOM, 2)) for i in (1, 2)]
+        groups = [first, *await asyncio.gather(*beside)]
+        await impl.aclose()
+        return groups
+
+    for group in asyncio.run(work()):
+        views = sum(completion.views_scored for completion in group.completions)
+        assert group.rollout_metrics["per_worker_view_counts"] == {"0": views}
 
 
 def test_metrics_have_the_agreed_names_and_right_values(generator, roots):
@@ -160,6 +278,9 @@ def test_metrics_have_the_agreed_names_and_right_values(generator, roots):
     assert metrics["total_reward/mean"] == pytest.approx(np.mean(rewards))
     assert metrics["total_reward/stddev"] == pytest.approx(np.std(rewards, ddof=1))
     assert metrics["random_valid/total_reward/max"] == max(rewards)
+    for name in metrics:
+        if not name.startswith(("random_valid/", "timing/", "per_worker")):
+            assert metrics[f"random_valid/{name}"] == metrics[name]
     assert metrics["total_steps"] == sum(c.num_steps for c in group.completions)
     assert metrics["steps_per_rollout/p99"] <= 2
     assert sum(metrics["per_worker_view_counts"].values()) == sum(c.views_scored for c in group.completions)
@@ -215,6 +336,8 @@ def test_a_manager_checks_what_it_is_given(generator):
         RolloutManager(1, evaluator(generator), use_gym=True)
     with pytest.raises(ConfigError, match="max_rollout_steps must be >= 1, got 0"):
         RolloutManager(1, evaluator(generator), max_rollout_steps=0)
+    with pytest.raises(ConfigError, match="max_views_scored must be >= 1, got 0"):
+        RolloutManager(1, evaluator(generator), max_views_scored=0)
     with pytest.raises(ConfigError, match="max_views must be >= 1, got 0"):
         BatchLimits(max_views=0)
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from rollout_assets.config import SelectedDepthRetentionConfig
+from rollout_assets.files import tree_folders
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig
 from rollout_assets.testing.fake_records import SyntheticRecords
 
@@ -36,6 +37,7 @@ class Mutable:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.original = {key: (path / key).read_bytes() for key in self.files()}
+        self._folders = tree_folders(path)
         self._stamps = {key: self._stamp(key) for key in self.original}
 
     def _stamp(self, key: str) -> tuple[int, int]:
@@ -55,6 +57,8 @@ class Mutable:
         """Undo everything."""
         for key in set(self.files()) - set(self.original):
             (self.path / key).unlink()
+        for folder in sorted(tree_folders(self.path) - self._folders, reverse=True):
+            (self.path / folder).rmdir()
         for key, data in self.original.items():
             file = self.path / key
             if not file.is_file() or self._stamp(key) != self._stamps[key]:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from rollout_assets.commands.store import app
 from rollout_assets.errors import StoreError
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
+from tests.full_disk import full_after
 from tests.rollouts.zarr_store.store_under_test import Mutable
 
 
@@ -72,3 +73,11 @@ def test_export(good_store: Path, tmp_path: Path, table: str, suffix: str) -> No
         run("export", str(good_store), table, str(file))
     with pytest.raises(StoreError, match=r"must end in \.parquet or \.csv"):
         run("export", str(good_store), table, str(tmp_path / "x.txt"))
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_an_export_that_a_full_disk_does_not_take(good_store: Path, tmp_path: Path, suffix: str) -> None:
+    told = rf"table.{suffix}: cannot be written: .*; is there room on its disk"
+    with pytest.raises(StoreError, match=told), full_after(100):
+        run("export", str(good_store), "candidates", str(tmp_path / f"table.{suffix}"))
+    assert list(tmp_path.iterdir()) == []

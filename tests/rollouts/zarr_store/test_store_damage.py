@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import zarr
 
 from rollout_assets.rollouts.zarr_store import validate_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.schema import GROUPS
+from tests.rollouts.zarr_store.forging import forge_manifest
 from tests.rollouts.zarr_store.store_under_test import Mutable
 
 DEEP_ONLY = {"content_digests", "depth_rasters"}
@@ -152,6 +154,112 @@ def removals(store: Mutable) -> Iterator[Mutation]:
         yield Mutation(f"rename {group}", (group,), rename)
 
 
+def _later_first(document: dict[str, Any]) -> dict[str, Any]:
+    return dict(reversed(document.items()))
+
+
+def _compressor(document: dict[str, Any]) -> dict[str, Any]:
+    codecs = document["codecs"]
+    return (codecs[0]["configuration"]["codecs"] if len(codecs) == 1 else codecs)[1]["configuration"]
+
+
+def _other_level(document: dict[str, Any]) -> dict[str, Any]:
+    settings = _compressor(document)
+    settings["level" if "level" in settings else "clevel"] += 1
+    return document
+
+
+DOCUMENT_EDITS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "fill value": lambda document: document | {"fill_value": 1},
+    "kind of fill value": lambda document: document | {"fill_value": 0.0 if document["fill_value"] is False else False},
+    "attributes": lambda document: document | {"attributes": {"note": "edited"}},
+    "dimension names": lambda document: document | {"dimension_names": ["row"] * len(document["shape"])},
+    "codec level": _other_level,
+    "key order": _later_first,
+}
+"""What -> how to change it in an array's document; readers of the array need not notice any."""
+
+
+def edited_documents(store: Mutable) -> Iterator[Mutation]:
+    """An array's document is changed in both copies, its own and the root's."""
+    for index, path in enumerate(store.arrays()):
+        names = list(DOCUMENT_EDITS)
+        for what in names[index % 3 :: 3]:
+
+            def edit(path: str = path, what: str = what) -> None:
+                root = json.loads(store.original["zarr.json"])
+                nodes = root["consolidated_metadata"]["metadata"]
+                nodes[path] = DOCUMENT_EDITS[what](nodes[path])
+                (store.path / path / "zarr.json").write_text(json.dumps(nodes[path]))
+                (store.path / "zarr.json").write_text(json.dumps(root))
+
+            yield Mutation(f"{what} of {path}", (path,), edit)
+
+
+def reordered_documents(store: Mutable) -> Iterator[Mutation]:
+    """The same keys in another order: in a group, in the root, among its attributes and nodes."""
+
+    def write(key: str, document: dict[str, Any]) -> None:
+        (store.path / key).write_text(json.dumps(document))
+
+    def reorder_nodes() -> None:
+        root = json.loads(store.original["zarr.json"])
+        root["consolidated_metadata"]["metadata"] = _later_first(root["consolidated_metadata"]["metadata"])
+        write("zarr.json", root)
+
+    def reorder_attributes() -> None:
+        root = json.loads(store.original["zarr.json"])
+        write("zarr.json", root | {"attributes": _later_first(root["attributes"])})
+
+    def reorder_root() -> None:
+        write("zarr.json", _later_first(json.loads(store.original["zarr.json"])))
+
+    def reorder_group() -> None:
+        root = json.loads(store.original["zarr.json"])
+        nodes = root["consolidated_metadata"]["metadata"]
+        nodes["q_h"] = nodes["q_h"] | {"attributes": _later_first(nodes["q_h"]["attributes"])}
+        write("q_h/zarr.json", nodes["q_h"])
+        write("zarr.json", root)
+
+    yield Mutation("order of nodes", ("zarr.json",), reorder_nodes)
+    yield Mutation("order of root attributes", ("attribute",), reorder_attributes)
+    yield Mutation("order of the root's keys", ("zarr.json",), reorder_root)
+    yield Mutation("order of a group's attributes", ("q_h attribute",), reorder_group)
+
+
+def foreign_things(store: Mutable) -> Iterator[Mutation]:
+    """Files and empty folders that belong to nobody."""
+    array = "candidates/target_rri"
+    for folder in ("notes", "candidates/notes", f"{array}/notes", f"{array}/c/notes", "target_eval_crops/lengths/c"):
+
+        def make(folder: str = folder) -> None:
+            (store.path / folder).mkdir()
+
+        yield Mutation(f"empty folder {folder}", (folder,), make)
+    for file in ("notes.txt", "_notes.json", "_owner.json", ".zattrs", "q_h/notes.json", f"{array}/c/notes"):
+
+        def write(file: str = file) -> None:
+            (store.path / file).write_text("{}")
+
+        yield Mutation(f"foreign file {file}", (file,), write)
+
+
+def extra_manifest_keys(store: Mutable) -> Iterator[Mutation]:
+    """Keys that nobody writes, with the manifest's digest made again."""
+    for place in ("", "generation", "generation.invocation", "generation.runtime", "counts", "content_sha256"):
+
+        def add(place: str = place) -> None:
+            def change(manifest: dict[str, Any]) -> None:
+                part = manifest
+                for name in filter(None, place.split(".")):
+                    part = part[name]
+                part["note"] = "added"
+
+            forge_manifest(store, change)
+
+        yield Mutation(f"extra key in manifest {place}", (f"{place} note".strip(),), add)
+
+
 def assert_reported(store: Mutable, mutations: list[Mutation], at_least: int, deep_every: int = 4) -> None:
     """Each mutation is reported by name without ``deep``; with it, the same and possibly more (every so often)."""
     assert len(mutations) >= at_least
@@ -204,6 +312,21 @@ def test_one_changed_value_in_any_array_is_reported(mutable_store: Mutable) -> N
 
 def test_removed_arrays_and_renamed_groups_are_reported(mutable_store: Mutable) -> None:
     assert_reported(mutable_store, list(removals(mutable_store)), 35)
+
+
+def test_documents_edited_in_both_copies_are_reported(mutable_store: Mutable) -> None:
+    mutations = [*edited_documents(mutable_store), *reordered_documents(mutable_store)]
+    assert_reported(mutable_store, mutations[::7] + mutations[-4:], 45, deep_every=20)
+
+
+@pytest.mark.slow
+def test_every_edit_of_every_document_is_reported(mutable_store: Mutable) -> None:
+    assert_reported(mutable_store, list(edited_documents(mutable_store)), 300, deep_every=50)
+
+
+def test_foreign_files_folders_and_manifest_keys_are_reported(mutable_store: Mutable) -> None:
+    mutations = [*foreign_things(mutable_store), *extra_manifest_keys(mutable_store)]
+    assert_reported(mutable_store, mutations, 17, deep_every=20)
 
 
 @pytest.mark.slow

@@ -2,86 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import zarr
-from numpy.typing import NDArray
 
 from rollout_assets.errors import StoreError
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_rollout_zarr_store
-from rollout_assets.rollouts.zarr_store.chunks.inventory import take_inventory
-from rollout_assets.rollouts.zarr_store.documents import document_bytes
 from rollout_assets.rollouts.zarr_store.findings import Finding, merge_findings
-from rollout_assets.rollouts.zarr_store.manifest import manifest_json_bytes
-from rollout_assets.rollouts.zarr_store.schema import LABEL_COLUMNS, Q_H, array_paths
+from rollout_assets.rollouts.zarr_store.schema import LABEL_COLUMNS, Q_H
 from rollout_assets.rollouts.zarr_store.validation import CHECKS
+from tests.rollouts.zarr_store.forging import Change, Rows, at, bump, flip, forge
 from tests.rollouts.zarr_store.store_under_test import Mutable
-
-Rows = dict[str, int]
-Change = Callable[[NDArray[np.generic], Rows], None]
-"""Changes an array's values; named rows are looked up."""
-
-
-def reseal(path: Path) -> None:
-    """Make every digest and checksum agree with what now lies there, as a careful forger would."""
-    reader = RolloutZarrStoreReader(path)
-    manifest = reader.sidecar_manifest()
-    sizes = reader.files.sizes()
-    for name in array_paths():
-        array = reader.row_array(name)
-        values = array.read()
-        manifest["content_sha256"][name] = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
-        assert array.layout is not None
-        found = take_inventory(reader.files, sizes, name, array.layout, len(array))
-        manifest["stored_crc32c"][name] = found.stored_crc32c
-    data = manifest_json_bytes(manifest)
-    (path / "manifest.json").write_bytes(data)
-    document = json.loads((path / "zarr.json").read_bytes())
-    document["attributes"]["manifest_sha256"] = hashlib.sha256(data).hexdigest()
-    (path / "zarr.json").write_bytes(document_bytes(document))
-
-
-def forge(store: Mutable, path: str, change: Change, rows: Rows) -> None:
-    """Change an array through plain zarr, then reseal."""
-    store.restore()
-    with zarr.config.set({"array.write_empty_chunks": True}):
-        array = zarr.open_array(store.path / path, mode="r+")
-        values = array[...]
-        change(values, rows)
-        array[...] = values
-    reseal(store.path)
-
-
-def at(row: int | str, value: object) -> Change:
-    """Set a row."""
-
-    def change(values: NDArray[np.generic], rows: Rows) -> None:
-        values[rows.get(row, row)] = value
-
-    return change
-
-
-def bump(row: int | str, by: float = 1) -> Change:
-    """Add to a row."""
-
-    def change(values: NDArray[np.generic], rows: Rows) -> None:
-        values[rows.get(row, row)] += by
-
-    return change
-
-
-def flip(row: int | str) -> Change:
-    """Negate a row of a mask."""
-
-    def change(values: NDArray[np.generic], rows: Rows) -> None:
-        values[rows.get(row, row)] = ~values[rows.get(row, row)]
-
-    return change
 
 
 @pytest.fixture(scope="module")

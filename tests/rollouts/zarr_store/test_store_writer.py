@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollout_assets.config import SelectedDepthRetentionConfig, load_campaign
+from rollout_assets.config import CampaignConfig, SelectedDepthRetentionConfig, load_campaign
 from rollout_assets.errors import RecordRefused, StoreExists
 from rollout_assets.rollouts.trace import RolloutStep, RolloutZarrRecord, SelectedDepth
 from rollout_assets.rollouts.zarr_store import (
@@ -213,6 +214,17 @@ def test_merging_refuses_another_split_and_other_settings(tmp_path: Path) -> Non
     assert not (tmp_path / "merged").exists()
 
 
+def test_merging_refuses_a_store_whose_crops_would_be_lost(tmp_path: Path) -> None:
+    path = tmp_path / "crops"
+    write_rollout_zarr_store(path, FEW, CONFIG)
+    document = json.loads((path / "zarr.json").read_bytes())
+    document["attributes"]["target_eval_crops_num_rows"] = 3
+    (path / "zarr.json").write_text(json.dumps(document))
+    expected = pytest.raises(RecordRefused, match="target_eval_crops_num_rows must be 0, got 3")
+    with expected, RolloutZarrStoreWriter(tmp_path / "merged", CONFIG) as writer:
+        writer.append_store(RolloutZarrStoreReader(path))
+
+
 def test_a_store_of_records_without_chains_is_a_store(tmp_path: Path) -> None:
     records = [replace(record, chains=()) for record in FEW]
     result = write_rollout_zarr_store(tmp_path / "store.zarr", records, CONFIG)
@@ -250,11 +262,12 @@ def test_config_comes_from_a_campaign() -> None:
 def test_the_manifest_says_how_a_store_was_made(tmp_path: Path) -> None:
     toml = tmp_path / "campaign.toml"
     toml.write_text('name = "x"\n')
-    invocation = RolloutStoreInvocation.from_cli(["rollout-assets", "x"], toml)
-    context = RolloutStoreManifestContext.here({"seed": 1}, invocation, {"shard_id": "shard-000000"})
+    invocation = RolloutStoreInvocation.of_campaign(toml, "cli")
+    campaign = CampaignConfig(name="x", seed=1)
+    context = RolloutStoreManifestContext.here(campaign, invocation, {"shard_id": "shard-000000"})
     write_rollout_zarr_store(tmp_path / "store.zarr", FEW, CONFIG, context=context)
     generation = RolloutZarrStoreReader(tmp_path / "store.zarr").sidecar_manifest()["generation"]
-    assert generation["writer_config"] == {"seed": 1}
+    assert generation["writer_config"]["seed"] == 1
     assert generation["shard"] == {"shard_id": "shard-000000"}
     assert generation["invocation"]["raw_toml_text"] == 'name = "x"\n'
     assert len(generation["invocation"]["raw_toml_sha256"]) == 64

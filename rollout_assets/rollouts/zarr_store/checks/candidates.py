@@ -27,6 +27,7 @@ from rollout_assets.rollouts.zarr_store.training_view import CANDIDATE_COLUMNS, 
 
 _KNOWN_BITS = np.uint32(sum(1 << bit for bit in INVALID_REASON_CODES.values()))
 _POSE_TOLERANCE = 1e-4
+_PROBABILITY_TOLERANCE = 1e-5
 
 
 def rows_linked(block: Block) -> Findings:
@@ -54,7 +55,7 @@ def counts_match(block: Block) -> Findings:
     actor = block.candidate("actor_action_mask")
     wrong = block.step("num_valid_candidates") != np.add.reduceat(actor, block.shell_starts, dtype=np.int32)
     yield from block.bad_steps("num_valid_candidates", wrong, "must count the valid candidates")
-    has_selection, at = _selected_rows(block)
+    has_selection, at = block.selection
     text = "must be that of the selected candidate"
     wrong = block.step("selected_shell_index") != np.where(has_selection, at - block.shell_starts, -1)
     yield from block.bad_steps("selected_shell_index", wrong, text)
@@ -110,6 +111,8 @@ def choices_plausible(block: Block) -> Findings:
     yield from block.bad_candidates("selection_probabilities", wrong, "must be between 0 and 1")
     wrong = block.candidate("selection_log_probabilities") > 1e-6
     yield from block.bad_candidates("selection_log_probabilities", wrong, "must be <= 0")
+    wrong = np.abs(np.exp(block.candidate("selection_log_probabilities")) - probability) > _PROBABILITY_TOLERANCE
+    yield from block.bad_candidates("selection_log_probabilities", wrong, "must be the logarithm of the probability")
     sampler = block.candidate("sampler_probability")
     wrong = actor & ~((sampler > 0) & (sampler <= 1))
     yield from block.bad_candidates("sampler_probability", wrong, "must be in (0, 1] on takeable rows")
@@ -136,7 +139,7 @@ def draws_consistent(block: Block) -> Findings:
     wrong = (inclusion < lowest) | (inclusion < 0) | (inclusion > 1) | (drawn & (inclusion == 0))
     text = "must be between selection_probabilities and 1, and above 0 on drawn rows"
     yield from block.bad_candidates("selection_inclusion_probabilities", wrong, text)
-    has_selection, _ = _selected_rows(block)
+    has_selection, _ = block.selection
     log_draw = block.step("selected_draw_log_probability")
     wrong = np.where(has_selection, ~(np.isfinite(log_draw) & (log_draw <= 0)), ~np.isnan(log_draw))
     text = "must be finite and <= 0, NaN where nothing was selected"
@@ -159,6 +162,9 @@ def labels_follow_errors(block: Block) -> Findings:
         yield from block.bad_candidates(f"{what}_rri", wrong, "must be (before - after) / before")
         wrong = labels_apart(block.candidate(f"{what}_log_error_gain"), np.log(floored) - np.log(floored_after))
         yield from block.bad_candidates(f"{what}_log_error_gain", wrong, "must be ln before - ln after")
+        root = np.maximum(block.root_errors(what), np.float32(SMALLEST_ERROR))[block.state_of_row]
+        wrong = labels_apart(block.candidate(f"{what}_root_gain"), (before - after) / root)
+        yield from block.bad_candidates(f"{what}_root_gain", wrong, "must be (before - after) / root error")
 
 
 def poses_relative_to_root(block: Block) -> Findings:
@@ -228,15 +234,8 @@ BLOCK_CHECKS: tuple[Callable[[Block], Findings], ...] = (
 """Checks of a block of candidates."""
 
 
-def _selected_rows(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    selected = block.step("selected_candidate_row_id") - block.rows.start
-    sizes = block.store.states.shell_sizes[block.start : block.stop]
-    has_selection = (selected >= block.shell_starts) & (selected < block.shell_starts + sizes)
-    return has_selection, np.where(has_selection, selected, 0)
-
-
 def _selected(block: Block) -> NDArray[np.bool_]:
-    has_selection, at = _selected_rows(block)
+    has_selection, at = block.selection
     mask = np.zeros(len(block.state_of_row), np.bool_)
     mask[at[has_selection]] = True
     return mask

@@ -25,6 +25,8 @@ from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, CUMULATIVE_OF,
 _GATHERED = (
     *CUMULATIVE_OF.values(),
     *(f"{what}_pm_dist_{when}" for what in ("target", "scene") for when in ("before", "after")),
+    "target_current_support",
+    "target_candidate_support",
 )
 
 
@@ -82,8 +84,12 @@ def steps_in_order(store: StoreUnderCheck) -> Findings:
     finished = np.zeros(count, np.bool_)
     finished[rollout[last & ~outside]] = selected[last & ~outside] >= 0
     finished &= lengths == horizon
-    wrong = np.where(reasons == "fixed_horizon", ~finished, (reasons == "terminated_early") & finished)
     text = "must be fixed_horizon exactly where a chain selected a view at every step of its horizon"
+    yield from bad_rows(ROLLOUTS.path("termination_reason"), (reasons == "fixed_horizon") != finished, text, reasons)
+    stuck = np.zeros(count, np.bool_)
+    stuck[rollout[last & ~outside]] = selected[last & ~outside] < 0
+    text = "must not be incomplete_rollout where the last step selected nothing: that is terminated_early"
+    wrong = (reasons == "incomplete_rollout") & stuck
     yield from bad_rows(ROLLOUTS.path("termination_reason"), wrong, text, reasons)
     accepted = np.isin(reasons, get_args(TerminationReason))
     yield from bad_rows(ROLLOUTS.path("termination_reason"), ~accepted, "must be a known reason", reasons)
@@ -148,6 +154,20 @@ def gains_telescope(store: StoreUnderCheck, labels: SelectedLabels) -> Findings:
         yield from bad_rows(STEPS.path(f"cumulative_{what}_root_gain"), wrong, text, summed)
 
 
+def supports_grow(store: StoreUnderCheck, labels: SelectedLabels) -> Findings:
+    """A selected view adds to the target's points at most the pixels with which it sees the target."""
+    index = store.column(STEPS, "step_index")
+    current, seen = labels.column("target_current_support"), labels.column("target_candidate_support")
+    if store.campaign is None or len(current) != len(index):
+        return
+    follows = np.flatnonzero(index[1:] == index[:-1] + 1) + 1
+    gained = current[follows] - current[follows - 1]
+    wrong = np.zeros(len(index), np.bool_)
+    wrong[follows] = (gained < 0) | (gained > seen[follows - 1])
+    text = "of the selected candidate must grow by 0 to what the view before saw of the target"
+    yield from bad_rows(CANDIDATES.path("target_current_support"), wrong, text, current)
+
+
 STEP_CHECKS: tuple[Callable[[StoreUnderCheck], Findings], ...] = (
     steps_in_order,
     shells_cover_candidates,
@@ -155,7 +175,11 @@ STEP_CHECKS: tuple[Callable[[StoreUnderCheck], Findings], ...] = (
 )
 """Checks of the steps table alone."""
 
-CHAIN_CHECKS: tuple[Callable[[StoreUnderCheck, SelectedLabels], Findings], ...] = (sums_add_up, gains_telescope)
+CHAIN_CHECKS: tuple[Callable[[StoreUnderCheck, SelectedLabels], Findings], ...] = (
+    sums_add_up,
+    gains_telescope,
+    supports_grow,
+)
 """Checks of chains, once every block has passed."""
 
 

@@ -66,6 +66,10 @@ def sources_complete(store: StoreUnderCheck) -> Findings:
     yield from store.bad_rows(SOURCES, "split_id", splits != splits[:1].sum(), "one store holds one split")
     keys = zip(store.column(SOURCES, "sample_index").tolist(), store.decoded(SOURCES, "sample_key_id"), strict=True)
     yield from bad_rows(SOURCES.path("sample_index"), _repeated(keys), "sample index and key must be unique")
+    places = zip(
+        *(store.column(SOURCES, name).tolist() for name in ("source_shard_id", "source_shard_row")), strict=True
+    )
+    yield from bad_rows(SOURCES.path("source_shard_row"), _repeated(places), "a row of a source shard must be unique")
 
 
 def targets_follow_rules(store: StoreUnderCheck) -> Findings:
@@ -165,27 +169,16 @@ def depth_aligned(store: StoreUnderCheck) -> Findings:
         yield from store.bad_rows(SELECTED_DEPTH, name, wrong, "must be finite exactly where a view was selected")
 
 
-def depth_rasters(store: StoreUnderCheck) -> Findings:
-    """With ``deep``: depth is positive and finite where valid, 0 where not, and nowhere valid without a selection."""
-    if not store.deep or not store.rows(SELECTED_DEPTH):
-        return
-    selected = store.column(STEPS, "selected_candidate_row_id")
-    for start in range(0, len(selected), 256):
-        depth = store.read(SELECTED_DEPTH.path("depth_m"), start, start + 256)
-        valid = store.read(SELECTED_DEPTH.path("valid_mask"), start, start + 256)
-        wrong = np.where(valid, ~(np.isfinite(depth) & (depth > 0)), depth != 0)
-        text = "must be positive where valid and 0 where not"
-        yield from bad_rows(SELECTED_DEPTH.path("depth_m"), wrong.any(axis=(1, 2)), text, first_row=start)
-        unseen = valid.any(axis=(1, 2)) & (selected[start : start + 256] < 0)
-        text = "must be false where nothing was selected"
-        yield from bad_rows(SELECTED_DEPTH.path("valid_mask"), unseen, text, first_row=start)
-
-
 def crops_linked(store: StoreUnderCheck) -> Findings:
-    """Audit crops: none when disabled; otherwise each names a step, a role, and a candidate where its role has one."""
+    """Crops, which other writers keep: each names a step, a role, and a candidate where its role has one.
+
+    A store that a campaign of this package made has none.
+    """
     crops = TARGET_EVAL_CROPS
     if not store.rows(crops):
         return
+    if store.campaign is not None:
+        yield problem(crops.path("crop_row_id"), "must be empty: campaigns keep no crops", store.rows(crops))
     step = store.column(crops, "step_row_id")
     yield from store.bad_rows(crops, "step_row_id", (step < 0) | (step >= store.rows(STEPS)), "must be a step row")
     role = store.column(crops, "source_role_id")
@@ -205,7 +198,6 @@ OWNER_CHECKS: tuple[Callable[[StoreUnderCheck], Findings], ...] = (
     rollouts_complete,
     lineage_required,
     depth_aligned,
-    depth_rasters,
     crops_linked,
 )
 """Checks of the tables that own steps and candidates."""

@@ -13,8 +13,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
+from rollout_assets.config import CampaignConfig
+from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import StoreDamaged
+from rollout_assets.rollouts.keys import RolloutKey, ShellPath
+from rollout_assets.rollouts.trace import recipe_of
 from rollout_assets.rollouts.zarr_store.attributes import dead_ends_in_view
 from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
@@ -27,8 +32,22 @@ from rollout_assets.rollouts.zarr_store.documents import (
     root_attributes_of,
 )
 from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows
-from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, parse_manifest
-from rollout_assets.rollouts.zarr_store.schema import CANDIDATE_DIAGNOSTICS, CANDIDATES, Q_H, ROLLOUTS, STEPS, TABLES
+from rollout_assets.rollouts.zarr_store.manifest import (
+    PACKAGE,
+    ROLLOUT_MANIFEST_FILENAME,
+    installed_version,
+    parse_manifest,
+)
+from rollout_assets.rollouts.zarr_store.schema import (
+    CANDIDATE_DIAGNOSTICS,
+    CANDIDATES,
+    Q_H,
+    ROLLOUTS,
+    SOURCES,
+    STEPS,
+    TABLES,
+    TARGETS,
+)
 from rollout_assets.rollouts.zarr_store.training_view import ROLLOUT_COLUMNS, STEP_COLUMNS, StateIndex
 
 BLOCK_ROWS = 1 << 20
@@ -48,6 +67,7 @@ class StoreUnderCheck:
         self._documents: dict[str, tuple[bytes, dict[str, Any]]] = {}
         self._texts: dict[str, list[str]] = {}
         self._decoded: dict[str, list[str]] = {}
+        self._start_errors: dict[str, NDArray[np.float32]] = {}
 
     @cached_property
     def root_document(self) -> dict[str, Any]:
@@ -89,6 +109,35 @@ class StoreUnderCheck:
     def manifest(self) -> dict[str, Any]:
         """The sidecar manifest."""
         return parse_manifest(self.manifest_bytes)
+
+    @cached_property
+    def generation(self) -> dict[str, Any]:
+        """The manifest's ``generation`` section; empty when there is none."""
+        section = self.manifest.get("generation")
+        return section if isinstance(section, dict) else {}
+
+    @cached_property
+    def campaign(self) -> CampaignConfig | None:
+        """The campaign that the manifest says made the store; None when it does not say, or not in our words."""
+        try:
+            return CampaignConfig.model_validate(self.generation.get("writer_config"))
+        except ValidationError:
+            return None
+
+    @property
+    def campaign_problem(self) -> str:
+        """Why a campaign that this version recorded cannot be read; "" when there is none to be read."""
+        recorded, runtime = self.generation.get("writer_config"), self.generation.get("runtime")
+        packages = runtime.get("packages") if isinstance(runtime, dict) else None
+        own = isinstance(packages, dict) and packages.get(PACKAGE) == installed_version(PACKAGE)
+        if not own or not isinstance(recorded, dict) or not {"recipes", "candidates", "oracle"} <= recorded.keys():
+            return ""
+        try:
+            CampaignConfig.model_validate(recorded)
+        except ValidationError as error:
+            wrong = validation_problems(error)[0]
+            return f"is not a campaign of this version: {wrong.field}: {wrong.message}"
+        return ""
 
     def array(self, path: str) -> RowArray:
         """An array from its own document, or, if that is broken, from the root's copy."""
@@ -160,6 +209,53 @@ class StoreUnderCheck:
             dead_ends_in_view(self.attributes),
         )
 
+    def of_source(self, name: str) -> NDArray[Any]:
+        """A column of the sources, one value a rollout; an id that points nowhere takes some row."""
+        return _at(self.column(SOURCES, name), self.column(ROLLOUTS, "source_row_id"))
+
+    def of_target(self, name: str) -> NDArray[Any]:
+        """A column of the targets, one value a rollout; an id that points nowhere takes some row."""
+        return _at(self.column(TARGETS, name), self.column(ROLLOUTS, "target_row_id"))
+
+    @cached_property
+    def recipe_of_rollout(self) -> NDArray[np.int64]:
+        """(rollouts,): the place of each rollout's recipe in the campaign; -1 for one that it does not have."""
+        recipes = () if self.campaign is None else self.campaign.recipes
+        places = {recipe.name: index for index, recipe in enumerate(recipes)}
+        names = [recipe_of(text) for text in self.decoded(ROLLOUTS, "rollout_id")]
+        return np.array([places.get(name or "", -1) for name in names], np.int64)
+
+    @cached_property
+    def rollout_keys(self) -> list[RolloutKey]:
+        """(rollouts,): what the randomness of each rollout derives from."""
+        keys = np.array(self.decoded(SOURCES, "sample_key_id"), object)
+        targets = np.array(self.decoded(TARGETS, "target_id"), object)
+        seeds = self.column(ROLLOUTS, "random_seed").tolist()
+        owners = (
+            _at(keys, self.column(ROLLOUTS, "source_row_id")),
+            _at(targets, self.column(ROLLOUTS, "target_row_id")),
+        )
+        return [RolloutKey(seed, key, target) for seed, key, target in zip(seeds, *owners, strict=True)]
+
+    @cached_property
+    def rollout_paths(self) -> list[ShellPath]:
+        """(rollouts,): shell indices that each rollout selected, in order."""
+        rollout, shell = self.column(STEPS, "rollout_row_id"), self.column(STEPS, "selected_shell_index")
+        paths: list[list[int]] = [[] for _ in range(self.rows(ROLLOUTS))]
+        for row, index in zip(rollout.tolist(), shell.tolist(), strict=True):
+            if index >= 0 and 0 <= row < len(paths):
+                paths[row].append(index)
+        return [tuple(path) for path in paths]
+
+    @cached_property
+    def selected_poses(self) -> NDArray[np.float32]:
+        """(steps, 12): poses of selected views, filled in by blocks as they pass; NaN elsewhere."""
+        return np.full((self.rows(STEPS), 12), np.nan, np.float32)
+
+    def start_errors(self, what: str) -> NDArray[np.float32]:
+        """(steps,): errors of the target or scene that steps start from, filled in by blocks as they pass."""
+        return self._start_errors.setdefault(what, np.full(self.rows(STEPS), np.nan, np.float32))
+
     def blocks(self) -> Iterator[Block]:
         """Candidates, diagnostics and training view in blocks of whole steps."""
         for start, stop in self.states.blocks(BLOCK_ROWS):
@@ -168,11 +264,15 @@ class StoreUnderCheck:
 
 @dataclass(eq=False)
 class Block:
-    """Consecutive steps with all rows that belong to them; columns are read when first asked for."""
+    """Consecutive steps with all rows that belong to them; columns are read when first asked for.
+
+    ``kept`` is where a family of checks leaves what its members share.
+    """
 
     store: StoreUnderCheck
     start: int
     stop: int
+    kept: dict[str, Any] = field(default_factory=dict)
     _loaded: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     @cached_property
@@ -189,6 +289,53 @@ class Block:
     def shell_starts(self) -> NDArray[np.int64]:
         """(steps,): first row of each step, counted from the block's first row."""
         return self.store.states.shell_starts[self.start : self.stop] - self.rows.start
+
+    @cached_property
+    def width(self) -> int | None:
+        """Rows in each shell, if all shells have as many as the campaign offers; None otherwise."""
+        campaign = self.store.campaign
+        sizes = self.store.states.shell_sizes[self.start : self.stop]
+        if campaign is None or not (sizes == campaign.candidates.num_candidates).all():
+            return None
+        return campaign.candidates.num_candidates
+
+    @cached_property
+    def rollout_of_step(self) -> NDArray[np.int64]:
+        """(steps,): the rollout of each step; an id that points nowhere takes some row."""
+        return np.clip(self.step("rollout_row_id"), 0, max(self.store.rows(ROLLOUTS) - 1, 0))
+
+    @cached_property
+    def selection(self) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """(steps,), (steps,): whether a step selected one of its rows, and which, counted from the block's first."""
+        selected = self.step("selected_candidate_row_id") - self.rows.start
+        sizes = self.store.states.shell_sizes[self.start : self.stop]
+        has_selection = (selected >= self.shell_starts) & (selected < self.shell_starts + sizes)
+        return has_selection, np.where(has_selection, selected, 0)
+
+    @cached_property
+    def visited_poses(self) -> list[NDArray[np.float32]]:
+        """Poses (steps, 12) where the actor of each step stands, stood one step before, and so on; NaN before the root.
+
+        Blocks must pass in order, because a chain may have begun in an earlier one.
+        """
+        has_selection, at = self.selection
+        poses = self.store.selected_poses
+        poses[self.start : self.stop][has_selection] = self.candidate("pose_world_cam")[at[has_selection]]
+        root = self.store.column(ROLLOUTS, "root_pose_world")[self.rollout_of_step]
+        index, step = self.step("step_index").astype(np.int64), np.arange(self.start, self.stop)
+        visited = []
+        for back in range(int(index.max(initial=0)) + 1):
+            before = poses[np.maximum(step - back - 1, 0)]
+            before = np.where((index == back)[:, None], root, before)
+            visited.append(np.where((index < back)[:, None], np.float32(np.nan), before))
+        return visited
+
+    def root_errors(self, what: str) -> NDArray[np.float32]:
+        """(steps,): the error of the target or scene that each step's chain started from. Blocks must pass in order."""
+        errors = self.store.start_errors(what)
+        before = self.candidate(f"{what}_pm_dist_before")
+        errors[self.start : self.stop] = np.fmax.reduceat(before, self.shell_starts)
+        return errors[np.maximum(np.arange(self.start, self.stop) - self.step("step_index"), 0)]
 
     def step(self, name: str) -> NDArray[Any]:
         """A step column, one value a step."""
@@ -227,6 +374,11 @@ class Block:
                 raise StoreDamaged(path, f"cannot be used: {values.dtype} with shape {self.store.array(path).shape}")
             self._loaded[path] = values
         return self._loaded[path]
+
+
+def _at(values: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+    """values[rows], with rows outside moved inside."""
+    return values[np.clip(rows, 0, max(len(values) - 1, 0))]
 
 
 def known_arrays() -> Iterator[tuple[Table, str]]:

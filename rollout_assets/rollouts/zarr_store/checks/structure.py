@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,23 @@ from rollout_assets.rollouts.zarr_store.attributes import (
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck, known_arrays
 from rollout_assets.rollouts.zarr_store.chunks.arrays import decoding_threads
 from rollout_assets.rollouts.zarr_store.chunks.inventory import take_inventory
-from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, document_bytes
+from rollout_assets.rollouts.zarr_store.documents import (
+    ZARR_JSON,
+    document_bytes,
+    group_document,
+    nodes_in_order,
+    root_document,
+)
 from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
+    RUNTIME_PARTS,
+    RolloutStoreManifestContext,
     manifest_json_bytes,
 )
 
-SIDECAR = re.compile(r"_[^/]*\.json")
-"""Files beside the root that belong to shards and their markers, not to the store."""
+DIGESTS = ("content_sha256", "stored_crc32c")
+"""Manifest keys with one digest per array."""
 
 _HASH_BLOCK_BYTES = 1 << 26
 
@@ -50,8 +59,6 @@ def schema_version(store: StoreUnderCheck) -> Findings:
 
 def documents_agree(store: StoreUnderCheck) -> Findings:
     """Every node has its document; the root's copy of it is the same; all are written the canonical way."""
-    if store.document_bytes("") != document_bytes(store.root_document):
-        yield problem(ZARR_JSON, "the root's document is not written the canonical way")
     shape = {"attributes", "zarr_format", "node_type", "consolidated_metadata"}
     section = store.root_document.get("consolidated_metadata")
     root_is_plain = (
@@ -79,12 +86,15 @@ def documents_agree(store: StoreUnderCheck) -> Findings:
             continue
         if path in copies and copies[path] != document:
             yield problem(path, f"{ZARR_JSON} differs from the root's copy of it")
-        elif store.document_bytes(path) != document_bytes(document):
-            yield problem(path, f"{ZARR_JSON} is not written the canonical way")
-        if document.get("node_type") != ("group" if path in schema.GROUPS else "array"):
+        elif store.document_bytes(path) != document_bytes(_expected_document(store, path)):
+            yield problem(path, f"{ZARR_JSON} is not, byte for byte, what is written for this {_kind(path)}")
+        if document.get("node_type") != _kind(path):
             yield problem(path, "is not the kind of node the schema says", repr(document.get("node_type")))
     for path in sorted(set(copies) - set(expected)):
         yield problem(path, "is in the root's consolidated metadata, but not in the schema")
+    nodes = {path: copies[path] for path in nodes_in_order(schema.array_paths()) if path in copies}
+    if store.document_bytes("") != document_bytes(root_document(store.attributes, nodes)):
+        yield problem(ZARR_JSON, "the root's document is not, byte for byte, what is written for these nodes")
 
 
 def arrays_as_schema(store: StoreUnderCheck) -> Findings:
@@ -111,7 +121,7 @@ def arrays_as_schema(store: StoreUnderCheck) -> Findings:
             yield problem(path, f"must have shape {(rows, *row_shape)}", str(array.shape))
         if array.layout is None:
             yield problem(path, "must be chunked by whole rows, with one compressor and crc32c")
-    for path in (*schema.TEXT_PATHS, schema.REASON_BITS_PATH):
+    for path in schema.TEXT_ARRAYS:
         expected = np.dtype(np.uint16 if path == schema.REASON_BITS_PATH else np.uint8)
         array = store.array(path)
         if array.dtype != expected or len(array.shape) != 1 or array.layout is None:
@@ -147,15 +157,16 @@ def every_file_accounted_for(store: StoreUnderCheck) -> Findings:
         if not inventory.problems and written.get(path) != inventory.stored_crc32c:
             yield problem(path, "its chunks are not the ones that were written (manifest stored_crc32c differs)")
     for key in sorted(set(store.sizes) - expected):
-        if not SIDECAR.fullmatch(key):
-            yield problem(key, "is a file that belongs to no array of the schema")
+        yield problem(key, "is a file that belongs to no array of the schema")
+    parents = {str(parent) for key in expected for parent in PurePosixPath(key).parents}
+    for folder in sorted(store.files.folders() - parents):
+        yield problem(folder, "is a folder that holds nothing of the schema")
 
 
 def attributes_as_derived(store: StoreUnderCheck) -> Findings:
     """Every attribute of root and groups is what config and tables make it."""
-    attributes = store.attributes
     try:
-        config = _config(attributes)
+        derived, groups = derived_attributes(store)
     except KeyError as error:
         yield problem(f"attribute {error}", "is missing")
         return
@@ -163,18 +174,30 @@ def attributes_as_derived(store: StoreUnderCheck) -> Findings:
         for wrong in validation_problems(error):
             yield problem(f"attribute {wrong.field}", wrong.message, wrong.value)
         return
-    counts = _counts(store)
+    expected = derived | {"manifest_sha256": hashlib.sha256(store.manifest_bytes).hexdigest()}
+    yield from _compare_in_order("attribute", store.attributes, expected)
+    for group in schema.GROUPS:
+        stored = store.document(group).get("attributes", {})
+        yield from _compare_in_order(f"{group} attribute", stored, groups.get(group, {}))
+
+
+def derived_attributes(store: StoreUnderCheck) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Attributes of the root, without the manifest's digest, and of groups, as config and tables make them."""
+    attributes = store.attributes
+    config, counts = _config(attributes), store_counts(lambda path: store.array(path).shape)
     horizons = store.column(schema.ROLLOUTS, "horizon")
     horizon = int(horizons.max()) if len(horizons) else 1
-    derived = root_attributes(config, _small_tables(store), counts, horizon, str(attributes.get("created_at_utc")))
+    tables = small_tables(store)
+    derived = root_attributes(config, tables, counts, horizon, str(attributes.get("created_at_utc")))
     if DEAD_ENDS_IN_VIEW not in attributes:
         del derived[DEAD_ENDS_IN_VIEW]  # stores of other writers do not say
-    expected = derived | {"manifest_sha256": hashlib.sha256(store.manifest_bytes).hexdigest()}
-    yield from _compare("attribute", attributes, expected)
-    for group in schema.GROUPS:
-        document = store.document(group)
-        own = group_attributes(config, counts, horizon).get(group, {})
-        yield from _compare(f"{group} attribute", document.get("attributes", {}), own)
+    return derived, group_attributes(config, counts, horizon)
+
+
+def derived_facts(store: StoreUnderCheck) -> dict[str, Any]:
+    """What the manifest must say of the store's attributes and tables."""
+    root = {name: value for name, value in store.attributes.items() if name != "manifest_sha256"}
+    return manifest_facts(root, store_counts(lambda path: store.array(path).shape), small_tables(store))
 
 
 def manifest_matches(store: StoreUnderCheck) -> Findings:
@@ -188,18 +211,43 @@ def manifest_matches(store: StoreUnderCheck) -> Findings:
         yield problem(where, f"holds a value that is not JSON: {error}")
     if hashlib.sha256(store.manifest_bytes).hexdigest() != store.attributes.get("manifest_sha256"):
         yield problem(where, "its SHA-256 is not the root attribute manifest_sha256")
-    root = {name: value for name, value in store.attributes.items() if name != "manifest_sha256"}
-    for name, value in manifest_facts(root, _counts(store), _small_tables(store)).items():
+    facts = derived_facts(store)
+    for name, value in facts.items():
         stored = manifest.get(name)
         if isinstance(value, dict) and isinstance(stored, dict):
             yield from _compare(f"{where} {name}", stored, value)
         elif stored != value:
             yield problem(f"{where} {name}", f"must be {value!r}", repr(stored))
-    for name in ("content_sha256", "stored_crc32c"):
+    yield from _unknown_keys(where, manifest, {*facts, "store_kind", "generation", *DIGESTS})
+    for name in DIGESTS:
         digests = manifest.get(name)
-        missing = sorted(set(schema.array_paths()) - set(digests if isinstance(digests, dict) else ()))
+        digests = digests if isinstance(digests, dict) else {}
+        missing = sorted(set(schema.array_paths()) - set(digests))
         if missing:
             yield problem(f"{where} {name}", f"names no digest of {', '.join(missing[:3])}", f"{len(missing)} missing")
+        yield from _unknown_keys(f"{where} {name}", digests, schema.array_paths())
+
+
+def generation_as_recorded(store: StoreUnderCheck) -> Findings:
+    """The manifest's account of how the store was made has the parts that are recorded, and no others."""
+    where = f"{ROLLOUT_MANIFEST_FILENAME} generation"
+    if not isinstance(store.manifest.get("generation"), dict):
+        yield problem(where, "must be an object")
+        return
+    recorded = RolloutStoreManifestContext().to_jsonable()
+    yield from _unknown_keys(where, store.generation, recorded)
+    invocation, runtime = (store.generation.get(name) for name in ("invocation", "runtime"))
+    for name, part, known in (
+        ("invocation", invocation, recorded["invocation"]),
+        ("runtime", runtime, RUNTIME_PARTS),
+    ):
+        if isinstance(part, dict):
+            yield from _unknown_keys(f"{where}.{name}", part, known)
+    text = invocation.get("raw_toml_text") if isinstance(invocation, dict) else None
+    if isinstance(invocation, dict) and isinstance(text, str):
+        expected = hashlib.sha256(text.encode()).hexdigest()
+        if invocation.get("raw_toml_sha256") != expected:
+            yield problem(f"{where}.invocation.raw_toml_sha256", f"must be {expected!r}, that of raw_toml_text")
 
 
 def texts_as_schema(store: StoreUnderCheck) -> Findings:
@@ -266,6 +314,7 @@ STRUCTURE_CHECKS: tuple[Callable[[StoreUnderCheck], Findings], ...] = (
     texts_as_schema,
     attributes_as_derived,
     manifest_matches,
+    generation_as_recorded,
     ids_in_dictionaries,
     content_digests,
 )
@@ -295,8 +344,38 @@ def _compare(where: str, stored: Any, expected: dict[str, Any]) -> Findings:
             yield problem(f"{where} {name}", "is missing")
         elif stored[name] != value or type(stored[name]) is not type(value):
             yield problem(f"{where} {name}", f"must be {value!r}", repr(stored[name]))
-    for name in sorted(set(stored) - set(expected)):
+    yield from _unknown_keys(where, stored, expected)
+
+
+def _compare_in_order(where: str, stored: Any, expected: dict[str, Any]) -> Findings:
+    yield from _compare(where, stored, expected)
+    if isinstance(stored, dict) and set(stored) == set(expected) and list(stored) != list(expected):
+        yield problem(where, "the order of the keys is not the one in which they are written")
+
+
+def _unknown_keys(where: str, stored: dict[str, Any], known: Collection[str]) -> Findings:
+    for name in sorted(set(stored) - set(known)):
         yield problem(f"{where} {name}", "is not part of the schema")
+
+
+def _kind(path: str) -> str:
+    return "group" if path in schema.GROUPS else "array"
+
+
+def _expected_document(store: StoreUnderCheck, path: str) -> dict[str, Any]:
+    """The document that is written for a node with these attributes or rows; empty for one that cannot be ours."""
+    if path in schema.GROUPS:
+        attributes = store.document(path).get("attributes")
+        return group_document(attributes if isinstance(attributes, dict) else {})
+    try:
+        array = store.array(path)
+    except StoreDamaged:
+        return {}
+    table, _, column = path.partition("/")
+    codec = schema.TABLES[table].codec_of(column) if path not in schema.TEXT_ARRAYS else "rows"
+    if array.layout is None:
+        return {}
+    return replace(array.layout, codec=codec).fitted(len(array)).document(len(array))
 
 
 def _config(attributes: dict[str, Any]) -> RolloutZarrStoreConfig:
@@ -318,9 +397,6 @@ def _config(attributes: dict[str, Any]) -> RolloutZarrStoreConfig:
     )
 
 
-def _counts(store: StoreUnderCheck) -> dict[str, int]:
-    return store_counts(lambda path: store.array(path).shape)
-
-
-def _small_tables(store: StoreUnderCheck) -> SmallTables:
+def small_tables(store: StoreUnderCheck) -> SmallTables:
+    """What attributes and manifest summarise."""
     return SmallTables(store.column, {name: store.strings(name) for name in schema.DICTIONARIES})

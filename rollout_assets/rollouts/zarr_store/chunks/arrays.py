@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_assets.errors import StoreDamaged
+from rollout_assets.errors import StoreDamaged, is_fault
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
+    CRC_BYTES,
     MISSING,
     ArrayDocument,
     RowLayout,
@@ -39,7 +40,8 @@ def _threads_of(process: int) -> ThreadPoolExecutor:
 class RowArray:
     """An array of a store. Reading raises ``StoreDamaged`` with its path for anything missing or altered.
 
-    ``document`` is the array's ``zarr.json``; one that does not describe an array is a ``ValueError``.
+    ``document`` is the array's ``zarr.json``; one that does not describe an array is a ``ValueError``. ``checksums``,
+    once set, are those that its chunks must end with, one after the other; any other chunk is refused.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class RowArray:
         self.path = path
         self.shape, self.dtype = _shape(document), _dtype(document)
         self.layout = layout_of(document)
+        self.checksums: bytes | None = None
         self._files = files
         self._through_zarr = through_zarr
 
@@ -94,15 +97,18 @@ class RowArray:
         key = f"{self.path}/{layout.file_key(index)}"
         try:
             if layout.sharded:
-                self._fill_from_shard(layout, key, first_row, out)
+                self._fill_from_shard(layout, index, first_row, out)
             else:
-                decode_chunk(layout, memoryview(self._files.read(key)), out, first_row)
+                self._decode(layout, index, memoryview(self._files.read(key)), out, first_row)
         except FileNotFoundError:
             raise StoreDamaged(self.path, f"file {layout.file_key(index)} is missing") from None
         except Exception as error:  # compressors raise many kinds of errors on broken input
+            if is_fault(error):
+                raise
             raise StoreDamaged(self.path, f"file {layout.file_key(index)}: {error}") from None
 
-    def _fill_from_shard(self, layout: RowLayout, key: str, first_row: int, out: NDArray[Any]) -> None:
+    def _fill_from_shard(self, layout: RowLayout, shard: int, first_row: int, out: NDArray[Any]) -> None:
+        key = f"{self.path}/{layout.file_key(shard)}"
         tail = index_bytes(layout)
         size = self._files.size(key)
         index = shard_index(layout, self._files.read_part(key, max(size - tail, 0), tail))
@@ -119,7 +125,15 @@ class RowArray:
             row = chunk * layout.chunk_rows
             target = out[max(row - first_row, 0) : row + layout.chunk_rows - first_row]
             at = int(offset) - begin
-            decode_chunk(layout, data[at : at + int(length)], target, max(first_row - row, 0))
+            number = shard * layout.chunks_per_file + chunk
+            self._decode(layout, number, data[at : at + int(length)], target, max(first_row - row, 0))
+
+    def _decode(self, layout: RowLayout, chunk: int, data: memoryview, out: NDArray[Any], first_row: int) -> None:
+        if self.checksums is not None:
+            at = chunk * CRC_BYTES
+            if bytes(data[-CRC_BYTES:]) != self.checksums[at : at + CRC_BYTES]:
+                raise ValueError(f"chunk {chunk} of the array is not the one that was written")
+        decode_chunk(layout, data, out, first_row)
 
     def _read_through_zarr(self, start: int, stop: int) -> NDArray[Any]:
         if self._through_zarr is None:
@@ -127,6 +141,8 @@ class RowArray:
         try:
             return np.asarray(self._through_zarr()[start:stop])
         except Exception as error:  # zarr and its codecs raise many kinds of errors on broken input
+            if is_fault(error):
+                raise
             raise StoreDamaged(self.path, f"cannot be decoded: {error}") from None
 
 

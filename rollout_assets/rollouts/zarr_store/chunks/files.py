@@ -18,7 +18,7 @@ from zarr.buffer import default_buffer_prototype
 # this function runs a store's coroutines on zarr's own loop, where the store's other users run them too.
 from zarr.core.sync import sync
 
-from rollout_assets.files import SizeAndDigest, tree_sizes
+from rollout_assets.files import SizeAndDigest, tree_folders, tree_sizes
 
 _KEPT_BYTES = 128 << 20
 
@@ -28,6 +28,9 @@ class StoreFiles(Protocol):
 
     def sizes(self) -> dict[str, int]:
         """Every key with its size in bytes."""
+
+    def folders(self) -> set[str]:
+        """Every folder, by key; none where folders do not exist apart from their files."""
 
     def size(self, key: str) -> int:
         """Bytes of one file; a missing one is a ``FileNotFoundError``."""
@@ -51,6 +54,10 @@ class LocalFiles:
     def sizes(self) -> dict[str, int]:
         """Every file below the root, links not followed."""
         return tree_sizes(self.root)
+
+    def folders(self) -> set[str]:
+        """Every folder below the root."""
+        return tree_folders(self.root)
 
     def size(self, key: str) -> int:
         """Bytes of one file."""
@@ -109,6 +116,10 @@ class BackendFiles:
     def sizes(self) -> dict[str, int]:
         """Every key with its size, one request per file."""
         return sync(self._sizes())
+
+    def folders(self) -> set[str]:
+        """None: a backend knows keys only."""
+        return set()
 
     def size(self, key: str) -> int:
         """Bytes of one object."""

@@ -25,19 +25,24 @@ from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
 
 @dataclass(frozen=True)
 class ArrayInventory:
-    """What there is of one array: every problem, and the digest over the checksums its chunks end with."""
+    """What there is of one array: every problem, and the checksums its chunks end with, one after the other."""
 
     path: str
     files: tuple[str, ...]
-    stored_crc32c: str
+    checksums: bytes
     problems: tuple[str, ...]
+
+    @property
+    def stored_crc32c(self) -> str:
+        """Digest over the checksums, as a manifest keeps it."""
+        return hashlib.sha256(self.checksums).hexdigest()
 
 
 def take_inventory(
     files: StoreFiles, sizes: dict[str, int], path: str, layout: RowLayout, rows: int, verify: bool = False
 ) -> ArrayInventory:
     """Look at every file that an array of ``rows`` rows must have; ``verify`` also computes each chunk's checksum."""
-    digest = hashlib.sha256()
+    checksums = bytearray()
     keys, problems = [], []
     for index in range(layout.files(rows)):
         key = f"{path}/{layout.file_key(index)}"
@@ -47,12 +52,12 @@ def take_inventory(
             continue
         try:
             for chunk, tail in _checksums(files, key, sizes[key], layout, layout.chunks_in_file(index, rows), verify):
-                digest.update(tail)
+                checksums += tail
                 if not tail:
                     problems.append(f"file {layout.file_key(index)}: chunk {chunk} does not match its checksum")
         except (ValueError, OSError) as error:
             problems.append(f"file {layout.file_key(index)}: {error}")
-    return ArrayInventory(path, tuple(keys), digest.hexdigest(), tuple(problems))
+    return ArrayInventory(path, tuple(keys), bytes(checksums), tuple(problems))
 
 
 def _checksums(

@@ -120,7 +120,7 @@ class TableSink:
         self._filled = 0
         self._columns: dict[str, ColumnSink] = {}
         for column in table.columns:
-            codec = "raster" if column.name in table.rasters else table.codec
+            codec = table.codec_of(column.name)
             layout = RowLayout(column.numpy_dtype, column.resolve(dims), chunk_rows, chunks_per_file, codec)
             self._columns[column.name] = ColumnSink(folder, table.path(column.name), layout)
         self._buffers, self._spare = self._new_buffers(), self._new_buffers()

@@ -71,6 +71,10 @@ class Table:
         """The array path of a column."""
         return f"{self.name}/{self[column].name}"
 
+    def codec_of(self, column: str) -> Literal["rows", "view", "raster"]:
+        """How a column's chunks are compressed."""
+        return "raster" if column in self.rasters else self.codec
+
     def part(self, names: Collection[str]) -> Table:
         """This table with only some of its columns."""
         return replace(self, columns=tuple(column for column in self.columns if column.name in names))

@@ -1,0 +1,220 @@
+"""Is a promoted version still what was published? Its inventory has the size, time and SHA-256 of every file.
+
+A shallow comparison asks the file system for sizes and times, and reads the metadata documents and every file that has
+another time, so that a campaign that was copied is not called damaged. A deep one reads every byte.
+
+Versions share full files by hard link, so a file that is damaged in place is damaged in each of them. They are kept
+that way because a copy of every version would cost its whole size again, while the shards already hold every row a
+second time: whatever is damaged is built again from there. Nothing is linked before its bytes were compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from os import stat_result
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from rollout_assets.campaigns.layout import CampaignLayout, StoredModel
+from rollout_assets.files import SizeAndDigest, file_sha256, publish_bytes, tree_status
+from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON
+from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME
+
+_READING_THREADS = 2
+_CHUNKS = "c"
+"""Folder of an array's chunks."""
+
+
+class PublishedFile(StoredModel):
+    """One file as it was published."""
+
+    bytes: int
+    modified_ns: int
+    sha256: str
+
+
+class VersionInventory(StoredModel):
+    """Every file of a version by its path below the version's folder."""
+
+    inventory_version: Literal["rollout-version-inventory-v1"] = "rollout-version-inventory-v1"
+    files: dict[str, PublishedFile]
+
+    @classmethod
+    def take(cls, version_dir: Path, digests: Mapping[str, SizeAndDigest]) -> VersionInventory:
+        """The inventory of files with known digests."""
+        status = tree_status(version_dir)
+        return cls(
+            files={
+                path: PublishedFile(bytes=size, modified_ns=status[path].st_mtime_ns, sha256=digest)
+                for path, (size, digest) in digests.items()
+            }
+        )
+
+    def of_split(self, split: str) -> dict[str, PublishedFile]:
+        """The files of one child store, by their path below the version's folder; for "" those of its root."""
+        return {path: file for path, file in self.files.items() if _split_of(path) == split}
+
+    @property
+    def digests(self) -> dict[str, SizeAndDigest]:
+        """Size and SHA-256 of every file."""
+        return {path: (file.bytes, file.sha256) for path, file in self.files.items()}
+
+
+@dataclass(frozen=True)
+class DamagedFile:
+    """A file of a promoted version that is not what was published; ``split`` and ``array`` are empty at the root."""
+
+    split: str
+    array: str
+    file: str
+    problem: str
+
+    @classmethod
+    def at(cls, path: str, problem: str) -> DamagedFile:
+        """The damage at a path below a version's folder, such as ``train/candidates/target_rri/c/0``."""
+        split = _split_of(path)
+        *folders, name = path.removeprefix(f"{split}/").split("/")
+        if _CHUNKS in folders:
+            cut = folders.index(_CHUNKS)
+            folders, name = folders[:cut], "/".join([*folders[cut:], name])
+        return cls(split, "/".join(folders), name, problem)
+
+
+@dataclass(frozen=True)
+class VersionCheck:
+    """A version compared with its inventory; ``comparable`` is False if that cannot be read."""
+
+    version: str
+    comparable: bool
+    damage: tuple[DamagedFile, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether it is known to be what was published."""
+        return self.comparable and not self.damage
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """One line per damaged array, with its first file and the number of others."""
+        if not self.comparable:
+            return (f"{self.version}: its inventory is missing or cannot be read, so that nothing vouches for it",)
+        return tuple(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        for (split, array), files in groupby(self.damage, key=lambda damaged: (damaged.split, damaged.array)):
+            first, *others = files
+            place = " ".join(part for part in (self.version, split, array) if part)
+            more = f" (and {len(others)} more of its files)" if others else ""
+            yield f"{place}: {first.file} {first.problem}{more}"
+
+
+def write_inventory(layout: CampaignLayout, version: str, inventory: VersionInventory) -> None:
+    """Put an inventory beside the versions; before its version appears, so that no version is without one."""
+    path = layout.inventory(version)
+    path.parent.mkdir(exist_ok=True)
+    publish_bytes(path, inventory.model_dump_json().encode() + b"\n")
+
+
+def read_inventory(layout: CampaignLayout, version: str) -> VersionInventory | None:
+    """The inventory of a version; None if it is missing or cannot be read."""
+    try:
+        return VersionInventory.model_validate_json(layout.inventory(version).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def renew_times(layout: CampaignLayout, version: str) -> None:
+    """Take over the present times of a version that was found sound, so that its files need not be read next time."""
+    before = read_inventory(layout, version)
+    if before is not None:
+        after = VersionInventory.take(layout.versions / version, before.digests)
+        if after != before:
+            write_inventory(layout, version, after)
+
+
+def check_version(
+    layout: CampaignLayout, version: str, *, split: str | None = None, deep: bool = False
+) -> VersionCheck:
+    """Compare a version with its inventory, or only one split of it, or only its root, which is the split ""."""
+    inventory = read_inventory(layout, version)
+    if inventory is None:
+        return VersionCheck(version, False, ())
+    published = inventory.files if split is None else inventory.of_split(split)
+    return VersionCheck(version, True, tuple(_damage(layout.versions / version, split, published, deep)))
+
+
+class VersionChecks:
+    """Splits of earlier versions, each read and compared with its inventory at most once in a promotion."""
+
+    def __init__(self, layout: CampaignLayout) -> None:
+        self._layout = layout
+        self._checks: dict[tuple[str, str, bool], VersionCheck] = {}
+        self._noted: list[str] = []
+
+    def is_sound(self, version: str, split: str, *, deep: bool) -> bool:
+        """Whether a split is what was published; if ``deep``, every byte of it."""
+        key = version, split, deep
+        if key not in self._checks:
+            self._checks[key] = check_version(self._layout, version, split=split, deep=deep)
+        return self._checks[key].sound
+
+    def note(self, problem: str) -> None:
+        """Add something else that was found damaged."""
+        self._noted.append(problem)
+
+    @property
+    def damaged(self) -> tuple[str, ...]:
+        """One line for everything that was found damaged."""
+        lines = (line for check in self._checks.values() for line in check.problems)
+        return tuple(dict.fromkeys([*lines, *self._noted]))
+
+
+def _damage(
+    version_dir: Path, split: str | None, published: Mapping[str, PublishedFile], deep: bool
+) -> Iterator[DamagedFile]:
+    present = _status(version_dir, split)
+    with ThreadPoolExecutor(_READING_THREADS) as threads:
+
+        def problem(path: str) -> str | None:
+            return _problem(version_dir / path, present.get(path), published.get(path), deep)
+
+        paths = sorted(published.keys() | present.keys())
+        for path, found in zip(paths, threads.map(problem, paths), strict=True):
+            if found is not None:
+                yield DamagedFile.at(path, found)
+
+
+def _status(version_dir: Path, split: str | None) -> dict[str, stat_result]:
+    try:
+        if split:
+            return {f"{split}/{path}": status for path, status in tree_status(version_dir / split).items()}
+        return {path: status for path, status in tree_status(version_dir).items() if split in (None, _split_of(path))}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+
+
+def _split_of(path: str) -> str:
+    return path.split("/", 1)[0] if "/" in path else ""
+
+
+def _problem(path: Path, present: stat_result | None, published: PublishedFile | None, deep: bool) -> str | None:
+    if published is None:
+        return "does not belong there"
+    if present is None:
+        return "is missing"
+    if present.st_size != published.bytes:
+        return f"has {present.st_size:,} bytes, {published.bytes:,} were published"
+    read = deep or present.st_mtime_ns != published.modified_ns or path.name in (ZARR_JSON, ROLLOUT_MANIFEST_FILENAME)
+    return _difference(path, published.sha256) if read else None
+
+
+def _difference(path: Path, sha256: str) -> str | None:
+    try:
+        return None if file_sha256(path) == sha256 else "was altered since it was published"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"

@@ -1,0 +1,77 @@
+"""What people and other programs wrote: paths, text files, JSON and TOML. Whatever is odd in it is one clear error.
+
+Every room parses through here, because the standard library answers deep nesting, an unknown home or a pipe with
+errors that nobody expects, or by waiting for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from rollout_assets.errors import ConfigError
+
+LONGEST_PATH = 4_096
+"""Characters of the longest path that the system takes."""
+
+_TOO_DEEP = "lists or tables are nested too deeply"
+
+
+def parse_json(data: str | bytes) -> Any:
+    """The value of a JSON document; whatever is wrong with it is a ``ValueError``."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The keys of a TOML document; whatever is wrong with it is a ``ValueError``."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
+def read_text_file(path: Path) -> str:
+    """The text of a file in UTF-8; a folder, a pipe or a device is refused, because reading it may never end."""
+    refuse_special_file(path)
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not text in UTF-8: {error.reason} at byte {error.start:,}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def refuse_special_file(path: Path) -> None:
+    """Raise ``ConfigError`` for anything but a regular file, and ``FileNotFoundError`` for nothing at all."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise ConfigError(f"{path}: is {kind}; give a regular file")
+
+
+def refuse_long_pattern(pattern: str) -> None:
+    """Raise ``ConfigError`` for a pattern longer than any path, because translating it takes time without bound."""
+    if len(pattern) > LONGEST_PATH:
+        raise ConfigError(f"a pattern of files must have at most {LONGEST_PATH:,} characters, got {len(pattern):,}")
+
+
+def expand_path(path: str | Path) -> Path:
+    """A path with ``~`` and ``~user`` replaced by the home they name; a path that no file can have is refused."""
+    if "\0" in str(path):
+        raise ConfigError(f"a path must not contain NUL, got {str(path)!r}")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{path}: there is no home folder for {Path(path).parts[0]}; write the path out") from None
