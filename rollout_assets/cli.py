@@ -54,12 +54,12 @@ MODULES = {"ui": "dagster", "ci": "dagster"}
 EXTRAS = {
     "serve": ("httpx", "starlette", "trimesh", "uvicorn", "warp"),
     "platform": ("dagster", "dagster_graphql", "dagster_webserver", "httpx", "trimesh", "warp"),
-    "reports": ("matplotlib", "plotly"),
+    "reports": ("matplotlib", "plotly", "trimesh", "warp"),
 }
 """Extra -> optional packages that it installs."""
 
-SERVING_VERBS = ("serve", "collect")
-"""Verbs that the extra ``serve`` is for; the others name ``platform`` for a package that both install."""
+VERB_EXTRAS = {"serve": "serve", "collect": "serve", "report": "reports"}
+"""Verb -> the extra that it is for; the others name ``platform`` for a package that several install."""
 
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
 
@@ -202,7 +202,8 @@ def _missing_extra(error: ModuleNotFoundError) -> str:
     extras = [extra for extra, packages in EXTRAS.items() if package in packages]
     if not extras:
         return ""
-    extra = extras[0] if _Invocation.verb in SERVING_VERBS else extras[-1]
+    wanted = VERB_EXTRAS.get(_Invocation.verb, "platform")
+    extra = wanted if wanted in extras else extras[0]
     return f"this command needs {package}, which is not installed; run: pip install 'rollout-assets[{extra}]'"
 
 

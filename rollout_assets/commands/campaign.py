@@ -310,7 +310,7 @@ def _status_line(summary: RolloutShardCampaignStatus) -> Text:
         lines.append(_without_records(without))
     if summary.unplanned_rows:
         new = summary.unplanned_rows
-        unplanned = yellow(f"{counted(len(new), 'source row')} in no shard yet")
+        unplanned = yellow(f"{counted(len(new), 'source row')} {'is' if len(new) == 1 else 'are'} in no shard yet")
         lines.append(line(unplanned, f", from {new[0]} on: campaign plan"))
     for version in summary.damaged_versions:
         lines += [line(red("damaged"), f": {problem}: {version.hint}") for problem in version.problems]

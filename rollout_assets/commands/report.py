@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +12,15 @@ from rollout_assets.commands.terminal import progress_bars, say, warn
 from rollout_assets.config import CampaignConfig, load_campaign
 from rollout_assets.errors import RolloutAssetsError
 from rollout_assets.files import naming
-from rollout_assets.inspection.second_opinion import SecondOpinion, second_opinion
 from rollout_assets.progress import ProgressSink
+from rollout_assets.reports.page import refuse_other_endings
+from rollout_assets.reports.quality import measured_opinion
 from rollout_assets.reports.rollout_picture import plot_stored_rollout
 from rollout_assets.reports.store_report import write_store_report
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+
+if TYPE_CHECKING:
+    from rollout_assets.inspection.second_opinion import SecondOpinion
 
 
 def report(
@@ -33,6 +37,7 @@ def report(
     `quality.second_opinions_per_split` labels, and weightings of faces compared. Its `[quality]` says what is good.
     Rows that look wrong link to their rollouts in 3-D, in the folder FILE_rollouts beside the page.
     """
+    refuse_other_endings(output)
     reader = open_store(store, split)
     if rollout is None:
         with progress_bars() as progress, naming(output):
@@ -48,7 +53,7 @@ def report(
 def _opinion(reader: RolloutZarrStoreReader, config: CampaignConfig, progress: ProgressSink) -> SecondOpinion | None:
     """A second opinion, or a note on stderr why there is none; the page is written either way."""
     try:
-        return second_opinion(reader, 1.0, 0, config, limit=config.quality.second_opinions_per_split, progress=progress)
+        return measured_opinion(reader, config, progress)
     except RolloutAssetsError as error:
         warn(f"no second opinion: {error}")
         return None

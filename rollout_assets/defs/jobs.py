@@ -7,12 +7,12 @@ from typing import Any
 import dagster as dg
 
 from rollout_assets.defs import keys as names
-from rollout_assets.defs.checks import shard_check_keys
+from rollout_assets.defs.checks import shard_check_keys, store_check_keys
 from rollout_assets.defs.keys import CampaignKeys
 
 
 def campaign_jobs(keys: CampaignKeys) -> dict[str, Any]:
-    """The jobs of a campaign: observe, plan, one shard with its checks, its checks alone, and promotion."""
+    """The jobs of a campaign: observe, plan, one shard with its checks or those alone, promotion, the store's checks."""
 
     def assets(*chosen: str) -> dg.AssetSelection:
         return dg.AssetSelection.assets(*(keys.key(name) for name in chosen))
@@ -31,6 +31,10 @@ def campaign_jobs(keys: CampaignKeys) -> dict[str, Any]:
         names.PROMOTE: (
             assets(names.ROLLOUTS_ZARR, *names.READINGS),
             "Promote all validated shards, check the result, and make its report and metrics.",
+        ),
+        names.STORE_CHECKS: (
+            dg.AssetSelection.checks(*store_check_keys(keys)),
+            "Check the promoted store again as it lies there, without promoting.",
         ),
     }
     tags = {names.CAMPAIGN_TAG: keys.config.name}

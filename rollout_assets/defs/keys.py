@@ -29,7 +29,14 @@ CHAIN = (VIN_OFFLINE_STORE, ROLLOUT_SHARD_PLAN, VIN_SOURCE_ROWS, ROLLOUT_SHARDS,
 READINGS = (ROLLOUT_REPORT, ROLLOUT_METRICS)
 """The assets that summarize the promoted store for people."""
 
-OBSERVE, PLAN, SHARD, SHARD_CHECKS, PROMOTE = JOBS = ("observe", "plan", "shard", "shard_checks", "promote")
+OBSERVE, PLAN, SHARD, SHARD_CHECKS, PROMOTE, STORE_CHECKS = JOBS = (
+    "observe",
+    "plan",
+    "shard",
+    "shard_checks",
+    "promote",
+    "store_checks",
+)
 """The jobs of a campaign, in the order of the graph."""
 
 GPU_POOL = "gpu"

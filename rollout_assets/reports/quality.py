@@ -20,7 +20,9 @@ from rollout_assets.geometry.poses import Float32, Float64
 from rollout_assets.inspection.context import candidate_span, rollout_context
 from rollout_assets.inspection.provenance import generation, recorded_campaign
 from rollout_assets.inspection.replay import source_of
+from rollout_assets.inspection.second_opinion import SecondOpinion, second_opinion
 from rollout_assets.oracle.scorer import OracleScorer, OracleState, ScoreRequest
+from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.reports import page as html
 from rollout_assets.reports.store_figures import COLOURS, laid_out
 from rollout_assets.rollouts.roots import SceneLoader
@@ -85,6 +87,13 @@ def limits_for(reader: RolloutZarrStoreReader, campaign: CampaignConfig | None) 
     """What a store is held against: ``[quality]`` of the campaign, or of the one that made the store."""
     known = campaign or recorded_campaign(reader)
     return QualityConfig() if known is None else known.quality
+
+
+def measured_opinion(
+    reader: RolloutZarrStoreReader, campaign: CampaignConfig, progress: ProgressSink = SILENT
+) -> SecondOpinion:
+    """A second opinion on as many labels as the campaign asks for, always the same ones."""
+    return second_opinion(reader, 1.0, 0, campaign, limit=campaign.quality.second_opinions_per_split, progress=progress)
 
 
 def labelled_views(reader: RolloutZarrStoreReader) -> pl.DataFrame:

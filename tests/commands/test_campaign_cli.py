@@ -91,13 +91,13 @@ def test_status_names_rows_that_no_shard_owns_and_what_is_not_promoted(campaign,
     plan.write_text("".join(lines[:-1]))
     code, shown = facts("campaign", "status", "-c", campaign)
     assert code == 2 and shown["unplanned_rows"] == [row["sample_key"] for row in json.loads(lines[-1])["rows"]]
-    assert "1 source row(s) are in no shard yet" in run("campaign", "status", "-c", campaign).stdout
+    assert "1 source row is in no shard yet" in run("campaign", "status", "-c", campaign).stdout
 
 
 def test_wrong_input_is_one_clear_line(campaign):
     for arguments, message in (
         (["run", "--shard", "shard-000009"], "no shard-000009 in the plan"),
-        (["run", "--workers", "0"], "workers must be >= 1, got 0"),
+        (["run", "--workers", "0"], "invalid value for '--workers': Input should be greater than or equal to 1"),
         (["prune", "--keep", "0"], "keep must be >= 1, got 0"),
         (["rollback"], "nothing is promoted yet"),
     ):

@@ -68,7 +68,7 @@ def test_every_check_is_where_a_reader_looks_for_it(demo):
 def test_jobs_sensors_and_schedules_are_named_after_the_campaign(demo):
     repository = demo.get_repository_def()
     jobs = {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")}
-    assert jobs == {"demo_observe", "demo_plan", "demo_shard", "demo_shard_checks", "demo_promote"}
+    assert jobs == {"demo_observe", "demo_plan", "demo_shard", "demo_shard_checks", "demo_promote", "demo_store_checks"}
     assert {sensor.name: sensor.default_status.value for sensor in repository.sensor_defs} == {
         "demo_new_snippets": "STOPPED",
         "demo_promotion": "RUNNING",

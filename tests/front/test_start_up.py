@@ -100,7 +100,12 @@ def test_the_library_adds_no_handler_that_prints():
 
 @pytest.mark.parametrize(
     ("package", "verb", "extra"),
-    [("warp", "rollout", "platform"), ("plotly", "report", "reports"), ("dagster", "ui", "platform")],
+    [
+        ("warp", "rollout", "platform"),
+        ("plotly", "report", "reports"),
+        ("warp", "report", "reports"),
+        ("dagster", "ui", "platform"),
+    ],
 )
 def test_a_verb_whose_package_is_missing_names_the_extra(package, verb, extra, tmp_path):
     hidden = f"import sys; sys.modules[{package!r}] = None"

@@ -46,7 +46,16 @@ def campaign_checks(keys: CampaignKeys) -> list[dg.AssetChecksDefinition]:
 
 def shard_check_keys(keys: CampaignKeys) -> list[dg.AssetCheckKey]:
     """The checks of one shard."""
-    groups = [group for group in CHECK_GROUPS if group.partitioned]
+    return _check_keys(keys, partitioned=True)
+
+
+def store_check_keys(keys: CampaignKeys) -> list[dg.AssetCheckKey]:
+    """The checks of the promoted store."""
+    return _check_keys(keys, partitioned=False)
+
+
+def _check_keys(keys: CampaignKeys, *, partitioned: bool) -> list[dg.AssetCheckKey]:
+    groups = [group for group in CHECK_GROUPS if group.partitioned == partitioned]
     return [dg.AssetCheckKey(keys.key(group.asset), name) for group in groups for name in group.promises]
 
 

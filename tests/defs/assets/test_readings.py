@@ -54,7 +54,7 @@ def test_a_false_label_does_not_pass_the_second_opinion(made_desk):
         labels[:] = labels[:] + np.float32(0.01)
     runner = made_desk.runner()
     with runner.instance:
-        run = runner.run("promote")
+        run = runner.run("store_checks")
     found = failed(run)
     assert {"second_opinion", "stores_valid"} <= set(found)
     assert "target_root_gain" in found["second_opinion"] and "gap 0.0" in found["second_opinion"]
