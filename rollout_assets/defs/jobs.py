@@ -12,7 +12,7 @@ from rollout_assets.defs.keys import CampaignKeys
 
 
 def campaign_jobs(keys: CampaignKeys) -> dict[str, Any]:
-    """The jobs of a campaign: observe, plan, one shard with its checks or those alone, promotion, the store's checks."""
+    """The jobs of a campaign: observe, plan, one shard, its checks alone, promotion, the store's checks alone."""
 
     def assets(*chosen: str) -> dg.AssetSelection:
         return dg.AssetSelection.assets(*(keys.key(name) for name in chosen))
