@@ -260,7 +260,7 @@ def extra_manifest_keys(store: Mutable) -> Iterator[Mutation]:
         yield Mutation(f"extra key in manifest {place}", (f"{place} note".strip(),), add)
 
 
-def assert_reported(store: Mutable, mutations: list[Mutation], at_least: int, deep_every: int = 4) -> None:
+def assert_reported(store: Mutable, mutations: list[Mutation], at_least: int, deep_every: int = 12) -> None:
     """Each mutation is reported by name without ``deep``; with it, the same and possibly more (every so often)."""
     assert len(mutations) >= at_least
     silent, nameless = [], []
