@@ -25,7 +25,7 @@ from rollout_assets.rollouts.roots import (
 )
 from rollout_assets.rollouts.target_sources import RolloutTargetSource
 from rollout_assets.rollouts.trace import RolloutZarrRecord
-from rollout_assets.sources.layout import FORMAT_VERSION, IndexRow
+from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
 
 DEAD_RECIPE = "NO_VALID_FIRST_VIEW"
@@ -109,7 +109,7 @@ class RolloutGenerator:
         self.stats = RolloutDatasetWriterStats()
         self._target_source = target_source
         self.provenance = provenance or SourceProvenance(
-            cache_version=str(FORMAT_VERSION),
+            cache_version=str(store.version),
             manifest_hash=store.source_manifest_hash,
             split_hashes={split: store.split_manifest_hash(split) for split in config.source.splits},
         )
