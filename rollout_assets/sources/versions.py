@@ -76,7 +76,7 @@ UNUSED_BLOCKS: frozenset[str] = frozenset(
         "detected.obb_probs",
     )
 )
-"""Blocks that the research code writes and nothing here reads: labels of its own candidates, and more of the backbone."""
+"""Blocks that the research code writes and nothing here reads: labels of its own candidates, more of the backbone."""
 
 
 def unsupported_version(found: Any) -> str | None:

@@ -175,7 +175,7 @@ class VinOfflineStore:
         return trajectory
 
     def _snippet_pose(self, row: IndexRow, trajectory: Float32) -> Float32:
-        """(12,) the frame of the boxes in the world: a block of its own since version 8, before it the first rig pose."""
+        """(12,) the frame of the boxes in the world: a block of its own since version 8, before that the first pose."""
         return trajectory[0] if block_of(SNIPPET, self._shard(row).blocks) is None else self._pose(row, SNIPPET)
 
     def _pose(self, row: IndexRow, role: str) -> Float32:
