@@ -198,13 +198,14 @@ def _names(prefix: str, variant: Variant) -> dict[str, bytes]:
 
 
 def _backbone(grid: tuple[int, int, int]) -> dict[str, Array | bytes]:
-    """A grid over the room with something seen in every voxel whose centre lies in a box."""
+    """A grid over the room with something seen in a dozen voxels of each box."""
     sides = [(np.arange(count) + 0.5) * (side / count) for side, count in zip(ROOM_M, grid, strict=True)]
     centres = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 3)
     seen = np.zeros(len(centres), np.int64)
     for (_, size, _, _), pose in zip(OBJECTS, box_poses_world(), strict=True):
         local = (centres - pose[:3, 3]) @ pose[:3, :3]
-        seen[np.flatnonzero((np.abs(local) < np.array(size) / 2).all(axis=1))[::41]] = 2
+        inside = np.flatnonzero((np.abs(local) < np.array(size) / 2).all(axis=1))
+        seen[inside[:: len(inside) // 12 + 1]] = 2
     return {
         "backbone.pts_world": centres.astype(np.float32)[None],
         "backbone.counts": seen.reshape(1, *grid),
