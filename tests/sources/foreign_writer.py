@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 ROOM_M = (6.0, 5.0, 2.6)
+FLOOR_M = 0.037
+"""Height of the floor: a recording has its own zero, which is on no border of voxels."""
+
 OBJECTS = (
     ("table", (1.2, 0.8, 0.75), (3.4, 2.5), 0.3),
     ("sofa", (1.6, 0.8, 0.8), (4.6, 0.9), -0.2),
@@ -120,7 +123,7 @@ def walk_of(variant: Variant, row: int) -> Walk:
 
 def box_poses_world() -> list[Array]:
     """(4, 4) centre frames of the three boxes."""
-    return [_pose((x, y, size[2] / 2), turn) for _, size, (x, y), turn in OBJECTS]
+    return [_pose((x, y, FLOOR_M + size[2] / 2), turn) for _, size, (x, y), turn in OBJECTS]
 
 
 def _row(variant: Variant, row: int) -> dict[str, Array | bytes]:
@@ -160,7 +163,7 @@ def _points(rng: np.random.Generator, columns: int) -> Array:
     for (_, size, _, _), pose in zip(OBJECTS, box_poses_world(), strict=True):
         local = _on_surface(rng, np.array(size), 40)
         clouds.append(local @ pose[:3, :3].T + pose[:3, 3])
-    clouds.append(_on_surface(rng, np.array(ROOM_M), 300) + np.array(ROOM_M) / 2)
+    clouds.append(_on_surface(rng, np.array(ROOM_M), 300) + np.array(ROOM_M) / 2 + [0, 0, FLOOR_M])
     places = np.concatenate(clouds)
     stored = np.full((600, columns), np.nan, np.float32)
     stored[: len(places), :3] = places
@@ -339,7 +342,7 @@ def _write_metadata(folder: Path, variant: Variant, shards: list[Any], index: li
 def _write_mesh(path: Path, height_m: float) -> None:
     """The room and its boxes as an ASCII PLY of twelve triangles each; rooms differ in their height."""
     path.parent.mkdir(exist_ok=True)
-    solids = [(np.array([*ROOM_M[:2], height_m]), _pose((ROOM_M[0] / 2, ROOM_M[1] / 2, height_m / 2), 0.0))]
+    solids = [(np.array([*ROOM_M[:2], height_m]), _pose((ROOM_M[0] / 2, ROOM_M[1] / 2, FLOOR_M + height_m / 2), 0.0))]
     solids += [(np.array(size), pose) for (_, size, _, _), pose in zip(OBJECTS, box_poses_world(), strict=True)]
     vertices, faces = [], []
     for size, pose in solids:
