@@ -14,7 +14,7 @@ from rollout_assets.sources.sample import VinSample
 from rollout_assets.sources.versions import UNDESCRIBED_VERSIONS, UNUSED_BLOCKS, is_unknown
 from rollout_assets.sources.vin_store import VinOfflineStore
 
-NO_TRUE_BOX = "no true boxes", "their targets get no labels (unmatched_gt)"
+NO_TRUE_BOX = "no true boxes", "their targets and views are kept without labels (unmatched_gt)"
 NO_DETECTION = "no detections", "they are skipped (NO_ACTOR_VISIBLE_SOURCE)"
 NO_EVIDENCE = "no evidence of the backbone", "only semi-dense points support their targets"
 PADDED_WALK = "a trajectory that ends in NaN", "the last finite pose is the root"
@@ -94,9 +94,14 @@ def unknown_parts(store: VinOfflineStore) -> Iterator[str]:
     shards = Counter(name for shard in manifest.shards for name in shard.blocks if is_unknown(name))
     for name, count in sorted(shards.items()):
         yield f"block {name} in {counted(count, 'shard')}: ignored"
-    parts = {"": [manifest], "stats.": [manifest.stats], "materialized_blocks.": [manifest.materialized_blocks]}
-    blocks = [block for shard in manifest.shards for block in shard.blocks.values()]
-    for place, models in (parts | {"shards[].": manifest.shards, "shards[].blocks[].": blocks}).items():
+    parts: dict[str, Sequence[BaseModel]] = {
+        "": [manifest],
+        "stats.": [manifest.stats],
+        "materialized_blocks.": [manifest.materialized_blocks],
+        "shards[].": manifest.shards,
+        "shards[].blocks[].": [block for shard in manifest.shards for block in shard.blocks.values()],
+    }
+    for place, models in parts.items():
         for key in sorted(_extra_keys(models)):
             yield f"key {place}{key} of manifest.json: ignored"
 

@@ -23,7 +23,8 @@ def everything_in(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def test_the_input_folder_is_the_same_after_a_whole_campaign_and_its_report(tmp_path, monkeypatch):
-    source = write_foreign_store(tmp_path / "input", Variant(version=11, walks=(6, 4, 5, 6), snippet_shift_m=0.3))
+    variant = Variant(version=11, walks=(6, 4, 5, 6), without_truth=(1,), snippet_shift_m=0.3)
+    source = write_foreign_store(tmp_path / "input", variant)
     before = everything_in(source)
     campaign = write_campaign(tmp_path, source, rows_per_shard=2)
     (tmp_path / "home").mkdir()

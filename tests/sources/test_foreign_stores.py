@@ -19,7 +19,9 @@ from rollout_assets.campaigns.run import CampaignRunResult, run_campaign
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import PromotionRefused, SourceDamaged
 from rollout_assets.geometry.poses import rotation, translation
+from rollout_assets.inspection.suspicious import suspicious_rollout_rows
 from rollout_assets.rollouts import promote_rollout_campaign
+from rollout_assets.rollouts.trace import StepLabels
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_rollout_zarr_store
 from rollout_assets.sources import layout
 from rollout_assets.sources.audit import audit_store
@@ -112,6 +114,7 @@ class Promoted:
     targets: pl.DataFrame
     candidates: pl.DataFrame
     sources: pl.DataFrame
+    suspicious: pl.DataFrame
 
 
 def promoted(store: Path, output_dir: Path, **changes: Any) -> Promoted:
@@ -122,8 +125,18 @@ def promoted(store: Path, output_dir: Path, **changes: Any) -> Promoted:
     for child in children:
         assert validate_rollout_zarr_store(child, deep=True).errors == []
     readers = [RolloutZarrStoreReader(child) for child in children]
-    tables = [pl.concat([reader.table(name, decode=True) for reader in readers]) for name in _TABLES]
-    return Promoted(run, *tables)
+    tables = [pl.concat([_with_targets(reader, name) for reader in readers]) for name in _TABLES]
+    return Promoted(run, *tables, pl.concat([suspicious_rollout_rows(reader) for reader in readers]))
+
+
+def _with_targets(reader: RolloutZarrStoreReader, name: str) -> pl.DataFrame:
+    """A table; candidates with the id of their target."""
+    table = reader.table(name, decode=True)
+    if name != "candidates":
+        return table
+    rollouts = reader.table("rollouts", columns=("rollout_row_id", "target_row_id"))
+    ids = reader.table("targets", columns=("target_row_id", "target_id"), decode=True)
+    return table.join(rollouts.join(ids, on="target_row_id"), on="rollout_row_id", maintain_order="left")
 
 
 _TABLES = ("targets", "candidates", "sources")
@@ -202,8 +215,9 @@ def test_every_variant_is_planned_run_and_promoted(
     unlabelled = range(variant.rows) if variant.without_truth == "all" else variant.without_truth
     keys = {f"ASE_{81283 + row // 2}_{row:06d}" for row in unlabelled}
     _targets_are_labelled_except_of(made, keys)
+    assert made.suspicious.filter(pl.col("severity") == "error").is_empty()
     if _sees_the_same(variant):
-        labels = [name for name in made.candidates.columns if name.startswith("target_")]
+        labels = [name for name in StepLabels.__dataclass_fields__ if name.startswith("target_")]
         assert made.candidates["q_train_mask"].any()
         assert made.candidates.select(labels).equals(plain.candidates.select(labels), null_equal=True)
 
@@ -217,7 +231,11 @@ def _sees_the_same(variant: Variant) -> bool:
 def _targets_are_labelled_except_of(made: Promoted, keys: set[str]) -> None:
     for target in made.targets.iter_rows(named=True):
         scene, snippet = target["target_id"].split(":")[:2]
-        if f"ASE_{scene}_{snippet}" in keys:
+        views = made.candidates.filter(pl.col("target_id") == target["target_id"])
+        assert len(views) == 6 and views["actor_action_mask"].any()
+        labelled = f"ASE_{scene}_{snippet}" not in keys
+        assert views["oracle_label_mask"].any() == views["q_train_mask"].any() == labelled
+        if not labelled:
             assert target["gt_match_status_id"] == "unmatched_gt" and not target["gt_label_valid_mask"]
             assert target["target_primary_invalid_reason"] != 0 and target["matched_gt_target_row_id"] == -1
         else:
