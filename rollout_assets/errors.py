@@ -4,6 +4,7 @@
     ├── ConfigError          a campaign file or a value in it cannot be used
     ├── SourceError          the VIN source store
     │   ├── SourceDamaged      it disagrees with its own format; carries every problem; a DataError
+    │   ├── SourceVersionUnknown  a format version that cannot be read; says which can
     │   └── SourceRowMissing   a row, key or split that the store does not have
     ├── DataError            what the input's bytes say, whoever reads them: a source row may be skipped for it
     │   ├── MeshError          a scene has no mesh, or its mesh cannot be used
@@ -137,6 +138,10 @@ class SourceDamaged(_WithProblems, SourceError, DataError):
 
     summary = "{problems}"
     skip_reason = "SOURCE_DAMAGED"
+
+
+class SourceVersionUnknown(SourceError):
+    """A source store of a format version that cannot be read. It may well be sound, so no row is skipped for it."""
 
 
 class SourceRowMissing(SourceError):

@@ -23,7 +23,7 @@ from rollout_assets.config import CampaignConfig, Natural, Split, canonical_json
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import CampaignError, ShardDrift
 from rollout_assets.files import file_lock, publish_bytes, time_name
-from rollout_assets.sources.layout import FORMAT_VERSION, IndexRow
+from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.mesh_digests import MeshDigests
 from rollout_assets.sources.vin_store import VinOfflineStore
 
@@ -131,7 +131,7 @@ def plan_rollout_shards(
                     shard_id=shard_id_of(len(entries)),
                     split=split,
                     rows=tuple(RolloutShardRow.of(order, row) for order, row in enumerate(part)),
-                    source_cache_version=str(FORMAT_VERSION),
+                    source_cache_version=str(store.version),
                     **origin,
                 )
             )

@@ -18,7 +18,6 @@ from rollout_assets.commands.terminal import (
     red,
     say,
     show,
-    yellow,
 )
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError, counted
@@ -120,7 +119,11 @@ def info(
 
 @app.command()
 def check(store: StoreDir, mesh_dir: MeshDirs = None, as_json: AsJson = False) -> None:
-    """Look at every value of a store and name every problem; exit code 2 when there is one."""
+    """Look at every value of a store and tell apart what is broken, what is unusual and what is unknown.
+
+    Broken: the store cannot be used as it is, exit code 2. Unusual: it works, but rows or labels may be missing, or its
+    layout is not the common one. Unknown: parts that no known format version has; they are ignored.
+    """
     with progress_bars() as progress:
         audit = audit_store(store, mesh_dir or (), progress)
     show(audit, as_json, lambda audit: _show_audit(store, audit))
@@ -135,17 +138,19 @@ def show_store(opened: VinOfflineStore, as_json: bool = False) -> None:
 
 
 def _show_audit(store: Path, audit: StoreAudit) -> None:
-    for warning in audit.warnings:
-        say(yellow("warning"), f": {warning}")
-    for problem in audit.problems:
-        say(red("problem"), f": {problem}")
-    verdict = green("ok") if audit.ok else red(counted(len(audit.problems), "problem"))
-    say(verdict, f": {store}, {audit.num_rows} rows")
+    kinds = {"broken": audit.broken, "unusual": audit.unusual, "unknown": audit.unknown}
+    findings = [(kind, finding) for kind, of_kind in kinds.items() for finding in of_kind]
+    if findings:
+        print_table(f"{store}: {counted(len(findings), 'finding')}", ("kind", "finding"), findings)
+    verdict = green("ok") if audit.ok else red("broken")
+    counts = ", ".join(f"{len(of_kind)} {kind}" for kind, of_kind in kinds.items())
+    version = "" if audit.format_version is None else f"format version {audit.format_version}, "
+    say(verdict, f": {store}, {version}{counted(audit.num_rows, 'row')}; findings: {counts}")
 
 
 def _show_scenes(summary: StoreSummary) -> None:
     print_table(
-        f"{summary.path}  (manifest {summary.source_manifest_hash})",
+        f"{summary.path}  (format version {summary.format_version}, manifest {summary.source_manifest_hash})",
         ("scene", "split", "rows", "faces", "points", "gt boxes", "detected", "poses"),
         [tuple(vars(scene).values()) for scene in summary.scenes],
     )

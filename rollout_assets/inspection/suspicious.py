@@ -194,7 +194,12 @@ def _dominant_invalid_reason(subject: _Subject) -> pl.DataFrame:
 
 
 def _valid_candidate_missing_label(subject: _Subject) -> pl.DataFrame:
+    """Takeable views without a label, of targets that have a ground truth to label them by."""
     bare = subject.candidates.filter(pl.col("actor_action_mask") & ~pl.col("oracle_label_mask"))
+    owners = subject.reader.table("rollouts", columns=("rollout_row_id", "target_row_id"))
+    targets = subject.reader.table("targets", columns=("target_row_id", "gt_label_valid_mask"))
+    labelled = owners.join(targets.filter("gt_label_valid_mask"), on="target_row_id", how="semi")
+    bare = bare.join(labelled, on="rollout_row_id", how="semi", maintain_order="left")
     return bare.select("candidate_row_id", "step_row_id", pl.lit("can be taken, but has no label").alias("message"))
 
 

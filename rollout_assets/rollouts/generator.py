@@ -15,7 +15,7 @@ from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.engine import Chain, expand
 from rollout_assets.rollouts.evaluation import SelectedDepths, StateEvaluator, drive
 from rollout_assets.rollouts.keys import RolloutKey
-from rollout_assets.rollouts.records import SourceProvenance, rollout_record
+from rollout_assets.rollouts.records import SourceProvenance, refused_record, rollout_record
 from rollout_assets.rollouts.roots import (
     PreparedSample,
     RefusedTarget,
@@ -25,7 +25,7 @@ from rollout_assets.rollouts.roots import (
 )
 from rollout_assets.rollouts.target_sources import RolloutTargetSource
 from rollout_assets.rollouts.trace import RolloutZarrRecord
-from rollout_assets.sources.layout import FORMAT_VERSION, IndexRow
+from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
 
 DEAD_RECIPE = "NO_VALID_FIRST_VIEW"
@@ -109,7 +109,7 @@ class RolloutGenerator:
         self.stats = RolloutDatasetWriterStats()
         self._target_source = target_source
         self.provenance = provenance or SourceProvenance(
-            cache_version=str(FORMAT_VERSION),
+            cache_version=str(store.version),
             manifest_hash=store.source_manifest_hash,
             split_hashes={split: store.split_manifest_hash(split) for split in config.source.splits},
         )
@@ -200,7 +200,7 @@ class RolloutGenerator:
         self.stats.targets += 1
         if isinstance(target, RefusedTarget):
             self.stats.targets_refused[target.reason] += 1
-            yield self._record(prepared, target, self.config.recipes[0], (), {})
+            yield self._refused_record(prepared, target)
             return
         for recipe in self.config.recipes:
             kept = chains[target, recipe.name]
@@ -212,10 +212,15 @@ class RolloutGenerator:
             self.stats.candidates += sum(len(step.state.shell) for chain in kept for step in chain.steps)
             yield self._record(prepared, target, recipe, kept, depths.get(target, {}))
 
+    def _refused_record(self, prepared: PreparedSample, target: RefusedTarget) -> RolloutZarrRecord:
+        self.stats.candidates += 0 if target.shell is None else len(target.shell)
+        mesh_version = prepared.mesh_version or ""
+        return refused_record(prepared.actor, target.match, target.shell, self.config, self.provenance, mesh_version)
+
     def _record(
         self,
         prepared: PreparedSample,
-        target: TargetedRoot | RefusedTarget,
+        target: TargetedRoot,
         recipe: RolloutRecipeConfig,
         chains: Sequence[Chain],
         depths: SelectedDepths,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
 from rollout_assets.rollouts.engine import Chain, StepDecision
 from rollout_assets.rollouts.keys import RolloutKey, ShellPath
@@ -20,6 +21,7 @@ from rollout_assets.rollouts.trace import (
     SelectedDepth,
     rollout_id_prefix,
 )
+from rollout_assets.rollouts.unlabelled import offered_chain
 from rollout_assets.sources.sample import VinActor
 from rollout_assets.targets.matching import TargetMatch
 
@@ -74,6 +76,20 @@ def rollout_record(
             for chain_id, chain in enumerate(chains)
         ),
     )
+
+
+def refused_record(
+    actor: VinActor,
+    match: TargetMatch,
+    shell: CandidateShell | None,
+    config: CampaignConfig,
+    provenance: SourceProvenance,
+    mesh_version: str,
+) -> RolloutZarrRecord:
+    """The record of a target that got no rollout, under the first recipe: without chains, or with the views offered."""
+    recipe = config.recipes[0]
+    chains = () if shell is None else (offered_chain(shell, actor.reference_pose_world_camera, recipe),)
+    return rollout_record(actor, match, recipe, config, provenance, mesh_version, chains, {})
 
 
 def _step(

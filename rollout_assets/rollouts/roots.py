@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rollout_assets.candidates.mixture import CandidateRequest, generate_candidates
 from rollout_assets.candidates.rules import Extent
+from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.config import CampaignConfig, TargetConfig
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.poses import IDENTITY_POSE, Float32, translation
@@ -18,6 +19,7 @@ from rollout_assets.oracle.scorer import OracleScorer, OracleState, Refusal, Ref
 from rollout_assets.randomness import rng_for
 from rollout_assets.rollouts.keys import RolloutKey
 from rollout_assets.rollouts.target_sources import RolloutTargetSource, target_source_of
+from rollout_assets.rollouts.unlabelled import views_at_root
 from rollout_assets.sources.meshes import MeshLibrary
 from rollout_assets.sources.sample import VinActor, VinSample
 from rollout_assets.targets.matching import TargetMatch, match_targets
@@ -55,11 +57,15 @@ class TargetedRoot:
 
 @dataclass(frozen=True, eq=False)
 class RefusedTarget:
-    """A selected target that gets no rollout, with the reason's name; its target row is stored all the same."""
+    """A selected target that gets no rollout, with the reason's name; its target row is stored all the same.
+
+    ``shell`` are its views at the root, in a row without any true box: nobody can label them, but they are offered.
+    """
 
     match: TargetMatch
     reason: str
     detail: str
+    shell: CandidateShell | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +137,9 @@ def prepare_sample(
     targets: list[TargetedRoot | RefusedTarget] = []
     for match in match_targets(chosen, sample.truth, config.targets):
         if not match.labelled or match.best_row is None:
-            targets.append(RefusedTarget(match, match.primary_reason.name, match.status))
+            known = len(sample.truth.gt_boxes) > 0
+            shell = None if known else views_at_root(actor, match, extent, scene, config)
+            targets.append(RefusedTarget(match, match.primary_reason.name, match.status, shell))
             continue
         box = sample.truth.gt_boxes.boxes[match.best_row : match.best_row + 1]
         state = scorer.begin(scene, actor.camera, cloud, box, scene_region)

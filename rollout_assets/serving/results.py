@@ -8,7 +8,7 @@ from typing import Any
 from rollout_assets.rollouts.engine import Chain
 from rollout_assets.rollouts.evaluation import StateEvaluator
 from rollout_assets.rollouts.manager.completions import Action, Observation, RolloutCompletion
-from rollout_assets.rollouts.records import SourceProvenance, rollout_record
+from rollout_assets.rollouts.records import SourceProvenance, refused_record, rollout_record
 from rollout_assets.rollouts.remote.codec import content_sha256, pack, to_text
 from rollout_assets.rollouts.remote.messages import AgentRef, RolloutResult
 from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
@@ -73,9 +73,9 @@ class ResultBuilder:
         )
 
     def refused(self, plan: RequestPlan, prepared: PreparedSample, target: RefusedTarget) -> RolloutResult:
-        """The result of a target without a label: a record without chains, under the campaign's first recipe."""
-        config, mesh = plan.config, prepared.mesh_version or ""
-        record = rollout_record(prepared.actor, target.match, config.recipes[0], config, self._provenance, mesh, (), {})
+        """The result of a target without a label: the record that a shard would have of it."""
+        mesh = prepared.mesh_version or ""
+        record = refused_record(prepared.actor, target.match, target.shell, plan.config, self._provenance, mesh)
         return _result(plan, record, **NO_ROLLOUT, status="refused", refused_reason=target.reason)
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from rollout_assets.errors import SourceDamaged, is_fault
+from rollout_assets.errors import SourceDamaged, SourceVersionUnknown, is_fault
 from rollout_assets.geometry.boxes import PROBABILITY
 from rollout_assets.parsing import expand_path
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.sources import layout
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.meshes import MeshLibrary
+from rollout_assets.sources.oddities import RowOddities, store_oddities, unknown_parts
 from rollout_assets.sources.sample import VinSample
 from rollout_assets.sources.snapshot import examine
 from rollout_assets.sources.vin_store import VinOfflineStore
@@ -23,38 +23,49 @@ from rollout_assets.sources.vin_store import VinOfflineStore
 
 @dataclass(frozen=True)
 class StoreAudit:
-    """``problems`` make a store unusable as it is; ``warnings`` cost rows or labels, but nothing is wrong with them."""
+    """What a look at every value found, in sentences.
+
+    ``broken`` makes the store unusable as it is. ``unusual`` works, but is worth knowing: it may cost rows or labels.
+    ``unknown`` is there, but no format version that can be read about has it, so it is ignored.
+    """
 
     root: Path
+    format_version: int | None
     num_rows: int
-    problems: tuple[str, ...]
-    warnings: tuple[str, ...]
+    broken: tuple[str, ...] = ()
+    unusual: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
+        """Whether the store can be used."""
+        return not self.broken
 
 
 def audit_store(path: str | Path, mesh_dirs: Sequence[Path] = (), progress: ProgressSink = SILENT) -> StoreAudit:
-    """Check metadata and, where it can be read, every row; all problems are collected, none stops the audit."""
+    """Check metadata and, where it can be read, every row; all findings are collected, none stops the audit."""
     root = expand_path(path).resolve()
-    snapshot, problems = examine(root)
+    try:
+        snapshot, problems = examine(root)
+    except SourceVersionUnknown as error:
+        return StoreAudit(root, None, 0, (str(error).removeprefix(f"{root}: "),))
     if snapshot is None:
-        return StoreAudit(root, 0, tuple(problems), ())
+        return StoreAudit(root, None, 0, tuple(problems))
     store = VinOfflineStore(snapshot, MeshLibrary(tuple(mesh_dirs) or (root / layout.MESHES_DIR,)))
     metadata_problems = " ".join(problems)
-    warnings = list(_scene_warnings(store))
+    rows = RowOddities()
     for done, row in enumerate(store.rows(), start=1):
-        own = [problem for problem in _row_problems(store, row) if not _follows_from(problem, metadata_problems)]
+        own = [problem for problem in _row_problems(store, row, rows) if not _follows_from(problem, metadata_problems)]
         problems.extend(own)
         progress(ProgressEvent("checking rows", done, len(store), note=row.sample_key, unit="rows"))
-    return StoreAudit(root, len(store), tuple(problems), tuple(warnings))
+    unusual = (*store_oddities(store), *rows.findings())
+    return StoreAudit(root, store.version, len(store), tuple(problems), unusual, tuple(unknown_parts(store)))
 
 
-def _row_problems(store: VinOfflineStore, row: IndexRow) -> Iterator[str]:
+def _row_problems(store: VinOfflineStore, row: IndexRow, oddities: RowOddities) -> Iterator[str]:
     try:
         sample = store.sample(row)
+        oddities.add(store, row, sample)
     except SourceDamaged as error:
         yield from error.problems
         return
@@ -84,17 +95,6 @@ def _value_problems(sample: VinSample) -> Iterator[str]:
         if len(wrong):
             slot = int(boxes.source_index[wrong[0]])
             yield f"{name} box {slot} has probability {float(confidence[wrong[0]])}, must be 0 to 1"
-
-
-def _scene_warnings(store: VinOfflineStore) -> Iterator[str]:
-    splits: dict[str, set[str]] = defaultdict(set)
-    for row in store.rows():
-        splits[row.scene_id].add(row.split)
-    for scene_id, of_scene in splits.items():
-        if len(of_scene) > 1:
-            yield f"scene {scene_id} lies in several splits: {', '.join(sorted(of_scene))}"
-        if store.meshes.find(scene_id) is None:
-            yield f"scene {scene_id} has no mesh; its rows get no labels"
 
 
 def _follows_from(problem: str, metadata_problems: str) -> bool:

@@ -1,6 +1,7 @@
-"""The VIN offline store, format version 7: names, shapes, paths, metadata models and hashes.
+"""The VIN offline store: names, shapes, paths, metadata models and hashes.
 
-The synthetic writer and the reader both take every name from here, so that the format is written down once.
+The synthetic writer and the reader both take every name from here, so that the format is written down once. Which block
+belongs to which format version is in ``versions``.
 
     store/manifest.json                     which shards count, and what is in them
           sample_index.jsonl                one ``IndexRow`` a line
@@ -28,7 +29,7 @@ from rollout_assets.config import Natural, Split, canonical_hash, canonical_json
 from rollout_assets.geometry.boxes import BOX_WIDTH
 
 FORMAT_VERSION = 7
-"""The only format version this package reads and writes."""
+"""The format version that this package writes; ``versions.SUPPORTED_VERSIONS`` are those that it reads."""
 
 MANIFEST_FILE = "manifest.json"
 INDEX_FILE = "sample_index.jsonl"
@@ -45,10 +46,10 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 SPLIT_FILES = (ALL, *SPLITS)
 
 MAX_BOXES = 128
-"""Box slots per time slice; unused ones are all -1."""
+"""Box slots per time slice of synthetic stores; unused ones are all -1. Stores of others may have another number."""
 
 EVIDENCE_SIDE = 48
-"""Voxels along each side of the backbone's evidence grid."""
+"""Voxels along each side of the evidence grid of synthetic stores; those of others have any size."""
 
 HASH_DIGITS = 16
 """Hex digits kept of a manifest hash."""
@@ -60,12 +61,15 @@ BlockKind = Literal["zarr_array", "msgpack_indexed_records"]
 POINTS_WORLD = "vin.points_world"
 LENGTHS = "vin.lengths"
 T_WORLD_RIG = "vin.t_world_rig"
+T_WORLD_SNIPPET = "vin.t_world_snippet"
 TIME_NS = "vin.trajectory.time_ns"
 GRAVITY_IN_WORLD = "vin.trajectory.gravity_in_world"
 REFERENCE_POSE = "oracle.reference_pose_world_rig"
+VIN_REFERENCE_POSE = "vin.reference_pose_world_rig"
 FOCAL_LENGTH = "oracle.p3d.focal_length"
 PRINCIPAL_POINT = "oracle.p3d.principal_point"
 IMAGE_SIZE = "oracle.p3d.image_size"
+IN_NDC = "oracle.p3d.in_ndc"
 EVIDENCE_POINTS = "backbone.pts_world"
 EVIDENCE_COUNTS = "backbone.counts"
 GT_OBBS = "gt.obbs"
@@ -80,13 +84,14 @@ _SHARD_ID = re.compile(r"shard-(\d{6,})")
 class KnownBlock:
     """One block of the format.
 
-    ``trailing`` is its shape after the row axis: a number is fixed, a letter is free and must be the same wherever the
-    same letter stands in one shard (``T`` poses and ``T`` box slices). Records have no dtype and no trailing shape.
+    ``shapes`` are the shapes that it may have after the row axis: a number is fixed, a letter is free and must be the
+    same wherever the same letter stands in one shard (``T`` poses and ``T`` times). Records have no dtype and no shape.
+    ``optional`` is how a writer marks the block in the manifest; what a version requires is in ``versions``.
     """
 
     name: str
     dtype: str | None
-    trailing: tuple[int | str, ...] = ()
+    shapes: tuple[tuple[int | str, ...], ...] = ()
     optional: bool = False
 
     @property
@@ -94,35 +99,45 @@ class KnownBlock:
         """How the block is stored."""
         return MSGPACK_RECORDS if self.dtype is None else ZARR_ARRAY
 
-    def fits(self, trailing: Sequence[int]) -> bool:
-        """Whether an array of this shape after the row axis can be this block."""
-        pairs = zip(self.trailing, trailing, strict=False)
-        return len(trailing) == len(self.trailing) and all(isinstance(k, str) or k == size for k, size in pairs)
+    def fitting(self, trailing: Sequence[int]) -> tuple[int | str, ...] | None:
+        """Which of the shapes an array of this shape after the row axis has; None when it cannot be this block."""
+        return next((shape for shape in self.shapes if _fits(shape, trailing)), None)
 
     def describe(self, rows: int | str = "R") -> str:
-        """``float32 (R, T, 12)``, for messages."""
+        """``float32 (R, N, 4) or (R, N, 5)``, for messages."""
         if self.dtype is None:
             return f"{rows} records"
-        return f"{self.dtype} ({', '.join(str(part) for part in (rows, *self.trailing))})"
+        shapes = (", ".join(str(part) for part in (rows, *shape)) for shape in self.shapes)
+        return f"{self.dtype} {' or '.join(f'({shape})' for shape in shapes)}"
 
+
+def _fits(shape: Sequence[int | str], trailing: Sequence[int]) -> bool:
+    pairs = zip(shape, trailing, strict=False)
+    return len(shape) == len(trailing) and all(isinstance(part, str) or part == size for part, size in pairs)
+
+
+_PER_CANDIDATE = (("C", 2),)
 
 KNOWN_BLOCKS: dict[str, KnownBlock] = {
     block.name: block
     for block in (
-        KnownBlock(POINTS_WORLD, "float32", ("N", 4)),
-        KnownBlock(LENGTHS, "int64", (1,)),
-        KnownBlock(T_WORLD_RIG, "float32", ("T", 12)),
-        KnownBlock(TIME_NS, "int64", ("T",), optional=True),
-        KnownBlock(GRAVITY_IN_WORLD, "float32", (3,), optional=True),
-        KnownBlock(REFERENCE_POSE, "float32", (12,)),
-        KnownBlock(FOCAL_LENGTH, "float32", ("C", 2)),
-        KnownBlock(PRINCIPAL_POINT, "float32", ("C", 2)),
-        KnownBlock(IMAGE_SIZE, "float32", ("C", 2)),
-        KnownBlock(EVIDENCE_POINTS, "float32", (1, "K", 3), optional=True),
-        KnownBlock(EVIDENCE_COUNTS, "int64", (1, EVIDENCE_SIDE, EVIDENCE_SIDE, EVIDENCE_SIDE), optional=True),
-        KnownBlock(GT_OBBS, "float32", ("T", MAX_BOXES, BOX_WIDTH)),
+        KnownBlock(POINTS_WORLD, "float32", (("N", 4), ("N", 5))),
+        KnownBlock(LENGTHS, "int64", ((1,),)),
+        KnownBlock(T_WORLD_RIG, "float32", (("T", 12),)),
+        KnownBlock(T_WORLD_SNIPPET, "float32", ((1, 12), (12,))),
+        KnownBlock(TIME_NS, "int64", (("T",),), optional=True),
+        KnownBlock(GRAVITY_IN_WORLD, "float32", ((3,),), optional=True),
+        KnownBlock(REFERENCE_POSE, "float32", ((12,),)),
+        KnownBlock(VIN_REFERENCE_POSE, "float32", ((12,),)),
+        KnownBlock(FOCAL_LENGTH, "float32", _PER_CANDIDATE),
+        KnownBlock(PRINCIPAL_POINT, "float32", _PER_CANDIDATE),
+        KnownBlock(IMAGE_SIZE, "float32", _PER_CANDIDATE),
+        KnownBlock(IN_NDC, "bool", ((),), optional=True),
+        KnownBlock(EVIDENCE_POINTS, "float32", ((1, "K", 3),), optional=True),
+        KnownBlock(EVIDENCE_COUNTS, "int64", ((1, "X", "Y", "Z"),), optional=True),
+        KnownBlock(GT_OBBS, "float32", (("S", "G", BOX_WIDTH),)),
         KnownBlock(GT_NAMES, None, optional=True),
-        KnownBlock(DETECTED_OBBS, "float32", (1, MAX_BOXES, BOX_WIDTH), optional=True),
+        KnownBlock(DETECTED_OBBS, "float32", ((1, "D", BOX_WIDTH),), optional=True),
         KnownBlock(DETECTED_NAMES, None, optional=True),
     )
 }

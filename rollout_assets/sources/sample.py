@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_assets.geometry.boxes import INST_ID, PROBABILITY, SEM_ID, OrientedBoxes
+from rollout_assets.geometry.boxes import BOX_WIDTH, INST_ID, PROBABILITY, SEM_ID, OrientedBoxes
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import Float32
 from rollout_assets.sources.layout import IndexRow
@@ -26,6 +27,12 @@ class BoxSet:
     packed: Float32
     source_index: NDArray[np.int64]
     class_names: tuple[str, ...]
+
+    @classmethod
+    def empty(cls) -> BoxSet:
+        """No box at all."""
+        boxes = OrientedBoxes(np.zeros((0, 12), np.float32), np.zeros((0, 3), np.float32))
+        return cls(boxes, np.zeros((0, BOX_WIDTH), np.float32), np.zeros(0, np.int64), ())
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -59,7 +66,7 @@ class VinActor:
     """Everything an actor may base a decision on.
 
     identity: which row of the store it is.
-    trajectory_world_camera: (t, 12) float32 LUF poses; the last one is where the root stands.
+    trajectory_world_camera: (t, 12) float32 LUF poses without padding; the last one is where the root stands.
     reference_pose_world_camera: (12,) float32 LUF. points_world: (n, 3) float32 semi-dense points;
     points_inv_dist_std: (n,) float32. time_ns: (t,) int64 or None. gravity_in_world: (3,) float32 or None.
     """
@@ -78,7 +85,11 @@ class VinActor:
 
 @dataclass(frozen=True, eq=False)
 class VinTruth:
-    """What only matching and the oracle may look at. ``mesh_path`` is None when no mesh was found for the scene."""
+    """What only matching and the oracle may look at.
+
+    ``gt_boxes`` is empty for a row without true boxes: its targets stay without labels. ``mesh_path`` is None when no
+    mesh was found for the scene.
+    """
 
     gt_boxes: BoxSet
     mesh_path: Path | None
@@ -90,6 +101,24 @@ class VinSample:
 
     actor: VinActor
     truth: VinTruth
+
+
+def class_names_of(record: Any) -> dict[int, str]:
+    """Class id -> name, from a map by number or by number as text, or from a list in which the place is the id.
+
+    No record is no name. ``ValueError`` for anything else.
+    """
+    table = dict(enumerate(record)) if isinstance(record, list) else record or {}
+    if not isinstance(table, dict):
+        raise ValueError(f"must map class ids to names or list the names, got {type(record).__name__}")
+    for key in table:
+        if not _is_class_id(key):
+            raise ValueError(f"must map class ids to names, got the id {key!r}")
+    return {int(key): str(name) for key, name in table.items() if name is not None}
+
+
+def _is_class_id(key: Any) -> bool:
+    return type(key) is int or (isinstance(key, str) and key.removeprefix("-").isdecimal())
 
 
 def _ids(values: Float32) -> NDArray[np.int32]:

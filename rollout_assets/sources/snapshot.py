@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from rollout_assets.config.problems import validation_problems
-from rollout_assets.errors import SourceDamaged, SourceError
+from rollout_assets.errors import SourceDamaged, SourceError, SourceVersionUnknown
 from rollout_assets.parsing import parse_json
 from rollout_assets.sources import layout
 from rollout_assets.sources.layout import BlockSpec, IndexRow, KnownBlock, Manifest, ShardSpec
+from rollout_assets.sources.versions import name_problems, unsupported_version
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +56,9 @@ def read_snapshot(root: Path) -> StoreSnapshot:
 
 
 def examine(root: Path, manifest_file: str = layout.MANIFEST_FILE) -> tuple[StoreSnapshot | None, list[str]]:
-    """The snapshot, as far as it can be read, and all problems. A place that is no store is a ``SourceError``.
+    """The snapshot, as far as it can be read, and all problems.
 
+    A place that is no store is a ``SourceError``, a store of a version that cannot be read a ``SourceVersionUnknown``.
     ``manifest_file`` lets a writer examine what it is about to commit.
     """
     path = root / manifest_file
@@ -65,9 +67,8 @@ def examine(root: Path, manifest_file: str = layout.MANIFEST_FILE) -> tuple[Stor
     raw, problems = _read_json(path)
     if raw is None:
         return None, problems
-    if raw.get("version") != layout.FORMAT_VERSION:
-        version = json.dumps(raw.get("version"))
-        return None, [f"{path.name}: format version {version} is not supported, only {layout.FORMAT_VERSION} is"]
+    if problem := unsupported_version(raw.get("version")):
+        raise SourceVersionUnknown(f"{root}: {problem}")
     try:
         manifest = Manifest.model_validate(raw)
     except ValidationError as error:
@@ -146,12 +147,13 @@ def shards_hold_their_blocks(snapshot: StoreSnapshot) -> Iterator[str]:
     known_ids = Counter(shard.shard_id for shard in snapshot.manifest.shards)
     for shard_id in (shard_id for shard_id, times in known_ids.items() if times > 1):
         yield f"manifest.json: {shard_id} is listed {known_ids[shard_id]} times"
+    version = snapshot.manifest.version
     for shard in snapshot.manifest.shards:
         folder = snapshot.root / shard.relative_dir
         if not folder.is_dir():
             yield f"{shard.shard_id}: directory {shard.relative_dir} is missing"
         else:
-            yield from (f"{shard.shard_id}: {problem}" for problem in _shard_problems(folder, shard))
+            yield from (f"{shard.shard_id}: {problem}" for problem in _shard_problems(folder, shard, version))
 
 
 METADATA_CHECKS: tuple[Callable[[StoreSnapshot], Iterator[str]], ...] = (
@@ -164,25 +166,29 @@ METADATA_CHECKS: tuple[Callable[[StoreSnapshot], Iterator[str]], ...] = (
 """Everything that can be checked without reading an array's values."""
 
 
-def _shard_problems(folder: Path, shard: ShardSpec) -> Iterator[str]:
+def _shard_problems(folder: Path, shard: ShardSpec, version: int) -> Iterator[str]:
+    yield from name_problems(version, shard.blocks)
     sizes: dict[str, tuple[int, str]] = {}
-    for block_format in layout.KNOWN_BLOCKS.values():
-        spec = shard.blocks.get(block_format.name)
-        if spec is None:
-            if not block_format.optional:
-                yield f"block {block_format.name} is required, but the manifest does not list it"
-            continue
-        if spec.kind != block_format.kind:
-            yield f"{block_format.name}: kind is {spec.kind}, expected {block_format.kind}"
-        elif spec.kind == layout.MSGPACK_RECORDS:
-            yield from (f"{block_format.name}: {problem}" for problem in _record_problems(folder, spec, shard.num_rows))
-        else:
-            shape, problems = _array_shape(folder / spec.paths[0], spec, block_format, shard.num_rows)
-            yield from (f"{block_format.name}: {problem}" for problem in problems)
-            yield from _same_letters(sizes, block_format, shape)
+    for known in (known for name, known in layout.KNOWN_BLOCKS.items() if name in shard.blocks):
+        problems = _block_problems(folder, shard.blocks[known.name], known, shard.num_rows, sizes)
+        yield from (f"{known.name}: {problem}" for problem in problems)
 
 
-def _array_shape(path: Path, spec: BlockSpec, block_format: KnownBlock, rows: int) -> tuple[tuple[int, ...], list[str]]:
+def _block_problems(
+    folder: Path, spec: BlockSpec, known: KnownBlock, rows: int, sizes: dict[str, tuple[int, str]]
+) -> Iterator[str]:
+    """What is wrong with one block; ``sizes`` holds the size of every letter seen in the shard so far, and where."""
+    if spec.kind != known.kind:
+        yield f"kind is {spec.kind}, expected {known.kind}"
+    elif spec.kind == layout.MSGPACK_RECORDS:
+        yield from _record_problems(folder, spec, rows)
+    else:
+        shape, problems = _array_shape(folder / spec.paths[0], spec, known, rows)
+        yield from problems
+        yield from _same_letters(sizes, known, shape[1:])
+
+
+def _array_shape(path: Path, spec: BlockSpec, known: KnownBlock, rows: int) -> tuple[tuple[int, ...], list[str]]:
     """Shape of an array as its own metadata says, and what is wrong with it."""
     if not (path / "zarr.json").is_file():
         return (), ["the array is missing (no zarr.json)"]
@@ -194,10 +200,10 @@ def _array_shape(path: Path, spec: BlockSpec, block_format: KnownBlock, rows: in
         dtype = np.dtype(meta["data_type"])
     except (KeyError, TypeError, ValueError) as error:
         return (), [f"zarr.json is not an array's metadata: {error!r}"]
-    description = block_format.describe(rows)
-    if dtype != np.dtype(block_format.dtype):
+    description = known.describe(rows)
+    if dtype != np.dtype(known.dtype):
         problems.append(f"dtype is {dtype}, expected {description}")
-    if shape[:1] != (rows,) or not block_format.fits(shape[1:]):
+    if shape[:1] != (rows,) or known.fitting(shape[1:]) is None:
         problems.append(f"shape is {shape}, expected {description}")
     if spec.dtype is not None and spec.dtype != str(dtype):
         problems.append(f"the manifest says dtype {spec.dtype}, the array is {dtype}")
@@ -206,13 +212,13 @@ def _array_shape(path: Path, spec: BlockSpec, block_format: KnownBlock, rows: in
     return shape, problems
 
 
-def _same_letters(sizes: dict[str, tuple[int, str]], block_format: KnownBlock, shape: tuple[int, ...]) -> Iterator[str]:
-    for letter, size in zip(block_format.trailing, shape[1:], strict=False):
+def _same_letters(sizes: dict[str, tuple[int, str]], known: KnownBlock, trailing: tuple[int, ...]) -> Iterator[str]:
+    for letter, size in zip(known.fitting(trailing) or (), trailing, strict=False):
         if not isinstance(letter, str):
             continue
-        first, block = sizes.setdefault(letter, (size, block_format.name))
+        first, block = sizes.setdefault(letter, (size, known.name))
         if first != size:
-            yield f"{block_format.name}: {letter} is {size}, but {block} has {first}"
+            yield f"{letter} is {size}, but {block} has {first}"
 
 
 def _record_problems(folder: Path, spec: BlockSpec, rows: int) -> Iterator[str]:

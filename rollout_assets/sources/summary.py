@@ -35,6 +35,7 @@ class StoreSummary:
     """A whole store."""
 
     path: str
+    format_version: int
     source_manifest_hash: str
     rows_per_split: dict[str, int]
     num_shards: int
@@ -59,7 +60,8 @@ def summarise_store(store: VinOfflineStore, progress: ProgressSink = SILENT) -> 
     means = frame.group_by(*_KEYS, maintain_order=True).agg(pl.len().alias("rows"), pl.col(*_MEASURES).mean())
     scenes = tuple(SceneSummary(faces=_faces(store, row["scene_id"]), **row) for row in means.iter_rows(named=True))
     splits: dict[str, int] = {split: len(store.rows(split)) for split in SPLITS}
-    return StoreSummary(str(store.root), store.source_manifest_hash, splits, len(store.manifest.shards), scenes)
+    num_shards = len(store.manifest.shards)
+    return StoreSummary(str(store.root), store.version, store.source_manifest_hash, splits, num_shards, scenes)
 
 
 def _eligible(boxes: BoxSet) -> int:

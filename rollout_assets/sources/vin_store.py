@@ -21,12 +21,13 @@ from rollout_assets.sources import layout
 from rollout_assets.sources.layout import IndexRow, ShardSpec
 from rollout_assets.sources.mesh_digests import MeshDigests
 from rollout_assets.sources.meshes import MeshLibrary
-from rollout_assets.sources.sample import BoxSet, EvidencePoints, VinActor, VinSample, VinTruth
+from rollout_assets.sources.sample import BoxSet, EvidencePoints, VinActor, VinSample, VinTruth, class_names_of
 from rollout_assets.sources.snapshot import StoreSnapshot, read_snapshot
+from rollout_assets.sources.versions import REFERENCE, SNIPPET, block_of
 
 
 class VinOfflineStore:
-    """A store of format version 7. Opening checks all metadata; ``sample`` reads only the chunks of one row."""
+    """A store of a supported format version. Opening checks all metadata; ``sample`` reads only one row's chunks."""
 
     def __init__(self, snapshot: StoreSnapshot, meshes: MeshLibrary) -> None:
         self._snapshot = snapshot
@@ -56,6 +57,11 @@ class VinOfflineStore:
     def manifest(self) -> layout.Manifest:
         """The manifest as of the last open or refresh."""
         return self._snapshot.manifest
+
+    @property
+    def version(self) -> int:
+        """The store's own format version, which lineage records as the version of the source."""
+        return self._snapshot.manifest.version
 
     @property
     def source_manifest_hash(self) -> str:
@@ -97,25 +103,22 @@ class VinOfflineStore:
 
         A read that the system refuses is its own ``OSError``: it says nothing about the row.
         """
-        trajectory = self._block(row, layout.T_WORLD_RIG)
+        trajectory = self._trajectory(row)
         points, inv_dist_std = self._points(row)
-        reference = self._block(row, layout.REFERENCE_POSE)
-        self._require_rigid(row, layout.T_WORLD_RIG, trajectory)
-        self._require_rigid(row, layout.REFERENCE_POSE, reference)
-        detections = layout.DETECTED_OBBS, layout.DETECTED_NAMES
+        snippet = self._snippet_pose(row, trajectory)
         actor = VinActor(
             identity=row,
             trajectory_world_camera=compose(trajectory, RIG_FROM_LUF),
-            reference_pose_world_camera=reference,
+            reference_pose_world_camera=self._pose(row, REFERENCE),
             camera=self._camera(row),
             points_world=points,
             points_inv_dist_std=inv_dist_std,
-            detected=self._boxes(row, *detections, trajectory[0]) if detections[0] in self._shard(row).blocks else None,
+            detected=self._optional_boxes(row, layout.DETECTED_OBBS, layout.DETECTED_NAMES, snippet),
             evidence=self._evidence(row),
-            time_ns=self._optional_block(row, layout.TIME_NS),
-            gravity_in_world=self._optional_block(row, layout.GRAVITY_IN_WORLD),
+            time_ns=self._time_ns(row, len(trajectory)),
+            gravity_in_world=self._gravity(row),
         )
-        gt_boxes = self._boxes(row, layout.GT_OBBS, layout.GT_NAMES, trajectory[0])
+        gt_boxes = self._optional_boxes(row, layout.GT_OBBS, layout.GT_NAMES, snippet) or BoxSet.empty()
         return VinSample(actor, VinTruth(gt_boxes=gt_boxes, mesh_path=self.meshes.find(row.scene_id)))
 
     def record(self, row: IndexRow, name: str) -> Any:
@@ -134,26 +137,66 @@ class VinOfflineStore:
         except (ValueError, EOFError, FileNotFoundError, msgpack.exceptions.UnpackException) as error:
             raise self._damage(row, name, f"record cannot be decoded: {error!r}") from None
 
+    def padded_poses(self, row: IndexRow) -> int:
+        """Poses of a row's trajectory with the padding at its end, which the sample leaves out."""
+        return int(self._array(self._shard(row), layout.T_WORLD_RIG).shape[1])
+
     def _shard(self, row: IndexRow) -> ShardSpec:
         shard = self._snapshot.shards.get(row.shard_id)
         if shard is None:
             raise SourceRowMissing(f"{self.root}: sample {row.sample_key!r} lies in {row.shard_id}, which is not there")
         return shard
 
+    def _array(self, shard: ShardSpec, name: str) -> zarr.Array[Any]:
+        with self._lock:
+            array = self._arrays.get((shard.shard_id, name))
+            if array is None:
+                path = self.root / shard.relative_dir / shard.blocks[name].paths[0]
+                array = zarr.open_array(path, mode="r")
+                self._arrays[shard.shard_id, name] = array
+            return array
+
     def _block(self, row: IndexRow, name: str) -> NDArray[Any]:
-        shard = self._shard(row)
         try:
-            with self._lock:
-                array = self._arrays.get((shard.shard_id, name))
-                if array is None:
-                    path = self.root / shard.relative_dir / shard.blocks[name].paths[0]
-                    array = zarr.open_array(path, mode="r")
-                    self._arrays[shard.shard_id, name] = array
-            return np.asarray(array[row.row])
+            return np.asarray(self._array(self._shard(row), name)[row.row])
         except Exception as error:  # a codec may raise anything on damaged bytes
             if is_fault(error):
                 raise
             raise self._damage(row, name, f"cannot be decoded: {error}") from error
+
+    def _trajectory(self, row: IndexRow) -> Float32:
+        """(t, 12) raw rig poses up to the last one that is there: shorter walks of a shard end in poses of NaN."""
+        stored = self._block(row, layout.T_WORLD_RIG)
+        there = np.flatnonzero(~np.isnan(stored).all(axis=1))
+        if not len(there):
+            raise self._damage(row, layout.T_WORLD_RIG, f"all {len(stored)} poses are NaN, at least one must be there")
+        trajectory = stored[: there[-1] + 1]
+        self._require_rigid(row, layout.T_WORLD_RIG, trajectory)
+        return trajectory
+
+    def _snippet_pose(self, row: IndexRow, trajectory: Float32) -> Float32:
+        """(12,) the frame of the boxes in the world: a block of its own since version 8, before that the first pose."""
+        return trajectory[0] if block_of(SNIPPET, self._shard(row).blocks) is None else self._pose(row, SNIPPET)
+
+    def _pose(self, row: IndexRow, role: str) -> Float32:
+        """(12,) the one pose of a role, by whatever name the store's version has for it."""
+        name = block_of(role, self._shard(row).blocks)
+        if name is None:
+            raise self._damage(row, role, "the store has no such block")
+        pose = self._block(row, name).reshape(12)
+        self._require_rigid(row, name, pose)
+        return pose
+
+    def _time_ns(self, row: IndexRow, poses: int) -> NDArray[np.int64] | None:
+        """(t,) times of the poses that are there; None without the block, and for a row that was filled with zeros."""
+        stored = self._optional_block(row, layout.TIME_NS)
+        if stored is None or (poses > 1 and not (stored[:poses] > 0).any()):
+            return None
+        return stored[:poses]
+
+    def _gravity(self, row: IndexRow) -> Float32 | None:
+        stored = self._optional_block(row, layout.GRAVITY_IN_WORLD)
+        return stored if stored is not None and stored.any() else None
 
     def _optional_block(self, row: IndexRow, name: str) -> NDArray[Any] | None:
         return self._block(row, name) if name in self._shard(row).blocks else None
@@ -173,6 +216,8 @@ class VinOfflineStore:
         return np.ascontiguousarray(prefix[:, :3]), np.ascontiguousarray(prefix[:, 3])
 
     def _camera(self, row: IndexRow) -> PinholeCamera:
+        if (in_ndc := self._optional_block(row, layout.IN_NDC)) is not None and in_ndc:
+            raise self._damage(row, layout.IN_NDC, "is true: the camera is not in pixels, and no other unit is read")
         focal, principal, size = (
             self._block(row, name)[0] for name in (layout.FOCAL_LENGTH, layout.PRINCIPAL_POINT, layout.IMAGE_SIZE)
         )
@@ -193,7 +238,20 @@ class VinOfflineStore:
         if len(flat) != points.shape[1]:
             raise self._damage(row, layout.EVIDENCE_POINTS, f"{points.shape[1]} points, but {len(flat)} counts")
         seen = flat > 0
-        return EvidencePoints(points_world=points[0][seen], counts=flat[seen])
+        places = points[0][seen]
+        if len(places) > 1 and not places.any():
+            problem = f"all {len(places)} voxels with counts lie at zero; a chunk seems to be missing"
+            raise self._damage(row, layout.EVIDENCE_POINTS, problem)
+        return EvidencePoints(points_world=places, counts=flat[seen])
+
+    def _optional_boxes(self, row: IndexRow, block: str, names: str, pose_world_snippet: Float32) -> BoxSet | None:
+        return self._boxes(row, block, names, pose_world_snippet) if block in self._shard(row).blocks else None
+
+    def _class_names(self, row: IndexRow, names: str) -> dict[int, str]:
+        try:
+            return class_names_of(self.record(row, names))
+        except ValueError as error:
+            raise self._damage(row, names, str(error)) from None
 
     def _boxes(self, row: IndexRow, block: str, names: str, pose_world_snippet: Float32) -> BoxSet:
         """Boxes of the last time slice that has any; an empty set when none has."""
@@ -203,15 +261,13 @@ class VinOfflineStore:
         last = int(with_boxes[-1]) if len(with_boxes) else len(slices) - 1
         source_index = np.flatnonzero(real[last])
         packed = np.ascontiguousarray(slices[last][source_index])
-        table = self.record(row, names) or {}
-        if not isinstance(table, dict):
-            raise self._damage(row, names, f"must map class ids to names, got {type(table).__name__}")
+        table = self._class_names(row, names)
         sem_ids = np.nan_to_num(packed[:, SEM_ID], nan=-1).astype(int)
         return BoxSet(
             boxes=unpack_boxes(packed, pose_world_snippet),
             packed=packed,
             source_index=source_index.astype(np.int64),
-            class_names=tuple(str(table.get(int(sem), f"class_{sem}")) for sem in sem_ids),
+            class_names=tuple(table.get(int(sem), f"class_{sem}") for sem in sem_ids),
         )
 
     def _require_rigid(self, row: IndexRow, name: str, poses: Float32) -> None:

@@ -172,7 +172,7 @@ def _describe(
     config: TargetConfig,
     source_reasons: tuple[TargetInvalidReason, ...] = (),
 ) -> TargetTable:
-    boxes = given if given is not None else _no_boxes()
+    boxes = given if given is not None else BoxSet.empty()
     finite = _finite(boxes)
     semidense = points_inside(boxes.boxes, actor.points_world)
     evidence = points_inside(boxes.boxes, _evidence_points(actor))
@@ -269,11 +269,6 @@ def _finite(boxes: BoxSet) -> NDArray[np.bool_]:
     stored = np.isfinite(boxes.packed[:, BB3]).all(axis=1) & np.isfinite(boxes.packed[:, POSE]).all(axis=1)
     world = np.isfinite(boxes.boxes.pose_world_object).all(axis=1) & np.isfinite(boxes.boxes.extents_m).all(axis=1)
     return np.asarray(stored & world)
-
-
-def _no_boxes() -> BoxSet:
-    boxes = OrientedBoxes(np.zeros((0, 12), np.float32), np.zeros((0, 3), np.float32))
-    return BoxSet(boxes, np.zeros((0, 34), np.float32), np.zeros(0, np.int64), ())
 
 
 def _certain(table: TargetTable, rows: NDArray[np.int64], policy: str) -> tuple[SelectedTarget, ...]:

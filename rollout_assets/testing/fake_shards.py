@@ -22,7 +22,7 @@ from rollout_assets.rollouts.generator import RolloutDatasetWriterStats
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestContext
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
-from rollout_assets.sources.layout import ALL, IndexRow, source_manifest_hash, split_manifest_hash
+from rollout_assets.sources.layout import ALL, FORMAT_VERSION, IndexRow, source_manifest_hash, split_manifest_hash
 from rollout_assets.testing.fake_records import SyntheticRecords
 
 
@@ -34,6 +34,7 @@ class FakeSource:
     root: Path = Path("made-up")
     manifest: ClassVar[Any] = SimpleNamespace(shards=())
     """A manifest without shards: there are no files to watch."""
+    version: ClassVar[int] = FORMAT_VERSION
     meshes: ClassVar[Any] = SimpleNamespace(find=lambda _: None)
     """A library without meshes."""
 

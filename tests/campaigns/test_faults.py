@@ -30,10 +30,14 @@ NO_FILE = ("EIO", "EMFILE", "ENOSPC", "no memory")
 """What can happen to a read or a write."""
 
 SOURCE = f"shards/{SHARD}/"
+NOT_WRITTEN = (
+    *(source_layout.EVIDENCE_POINTS, source_layout.EVIDENCE_COUNTS, source_layout.IN_NDC),
+    *(source_layout.T_WORLD_SNIPPET, source_layout.VIN_REFERENCE_POSE),
+)
 CHUNKS = [
-    f"{SOURCE}{source_layout.zarr_path(block.name)}/c/{'/'.join('0' * (len(block.trailing) + 1))}"
+    f"{SOURCE}{source_layout.zarr_path(block.name)}/c/{'/'.join('0' * (len(block.shapes[0]) + 1))}"
     for block in source_layout.KNOWN_BLOCKS.values()
-    if block.dtype is not None and not block.name.startswith("backbone")
+    if block.dtype is not None and block.name not in NOT_WRITTEN
 ]
 RECORDS = [
     SOURCE + name

@@ -166,7 +166,7 @@ def suspicious(store: PlainStore) -> list[tuple[str, int | None, int | None]]:
                 found.append(("dominant_invalid_reason", at, None))
         if len(labels) > 1 and max(labels) == min(labels):
             found.append(("equal_labels_in_step", at, None))
-        for row in valid:
+        for row in valid if store.targets[rollout["target_row_id"]]["gt_label_valid_mask"] else ():
             if not row["oracle_label_mask"]:
                 found.append(("valid_candidate_missing_label", at, row["candidate_row_id"]))
         for row in shell:

@@ -49,12 +49,19 @@ def test_blocks_know_their_place() -> None:
         (layout.GT_OBBS, (20, 128, 34), True),
         (layout.GT_OBBS, (20, 128, 33), False),
         (layout.POINTS_WORLD, (9, 4), True),
+        (layout.POINTS_WORLD, (9, 5), True),
+        (layout.POINTS_WORLD, (9, 3), False),
+        (layout.EVIDENCE_COUNTS, (1, 96, 96, 96), True),
+        (layout.T_WORLD_SNIPPET, (1, 12), True),
+        (layout.T_WORLD_SNIPPET, (12,), True),
+        (layout.T_WORLD_SNIPPET, (2, 12), False),
+        (layout.IN_NDC, (), True),
         (layout.POINTS_WORLD, (9, 4, 1), False),
         (layout.LENGTHS, (), False),
     ],
 )
 def test_shapes_are_told_apart(block: str, trailing: tuple[int, ...], fits: bool) -> None:
-    assert layout.KNOWN_BLOCKS[block].fits(trailing) is fits
+    assert (layout.KNOWN_BLOCKS[block].fitting(trailing) is not None) is fits
 
 
 def test_what_the_real_format_adds_is_kept() -> None:

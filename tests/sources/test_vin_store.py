@@ -122,17 +122,15 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "box block with wrong width": (
         lambda store: edit_array_json(store, layout.GT_OBBS, lambda meta: meta.update(shape=[*meta["shape"][:-1], 33])),
-        r"gt.obbs: shape is \(2, \d+, 128, 33\), expected float32 \(2, T, 128, 34\)",
+        r"gt.obbs: shape is \(2, \d+, 128, 33\), expected float32 \(2, S, G, 34\)",
     ),
     "array shorter than its shard": (
         lambda store: edit_array_json(store, layout.LENGTHS, lambda meta: meta.update(shape=[1, 1])),
         r"vin.lengths: shape is \(1, 1\), expected int64 \(2, 1\)",
     ),
-    "trajectory and boxes of different lengths": (
-        lambda store: edit_array_json(
-            store, layout.GT_OBBS, lambda meta: meta.update(shape=[2, 3, *meta["shape"][2:]])
-        ),
-        r"gt.obbs: T is 3, but vin.t_world_rig has \d+",
+    "trajectory and times of different lengths": (
+        lambda store: edit_array_json(store, layout.TIME_NS, lambda meta: meta.update(shape=[2, 3])),
+        r"vin.trajectory.time_ns: T is 3, but vin.t_world_rig has \d+",
     ),
     "array metadata that is no JSON": (
         lambda store: (store / block_file(layout.LENGTHS) / "zarr.json").write_text("]"),
@@ -144,7 +142,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "unknown version": (
         edit_manifest(lambda m: m.update(version=6)),
-        r"format version 6 is not supported, only 7 is",
+        r"format version 6 is not supported; versions 7 to 11 can be read",
     ),
     "unreadable manifest": (
         lambda store: (store / layout.MANIFEST_FILE).write_text('{"version": 7,'),
@@ -164,7 +162,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "required block not listed": (
         edit_manifest(lambda m: m["shards"][0]["blocks"].pop(layout.LENGTHS)),
-        r"shard-000000: block vin.lengths is required",
+        r"shard-000000: block vin.lengths is required by version 7",
     ),
     "manifest and array disagree": (
         edit_manifest(lambda m: m["shards"][0]["blocks"][layout.LENGTHS].update(shape=[5, 1])),
@@ -257,18 +255,19 @@ def test_check_names_every_kind_of_damage(store_copy, kind):
     damage(store_copy)
     audit = audit_store(store_copy)
     assert not audit.ok
-    assert [p for p in audit.problems if re.search(message, p)], audit.problems
+    assert [p for p in audit.broken if re.search(message, p)], audit.broken
 
 
-def test_check_passes_on_an_undamaged_store_and_warns_of_nothing(small_store):
+def test_check_passes_on_an_undamaged_store_and_only_misses_the_backbone(small_store):
     audit = audit_store(small_store)
-    assert audit.ok and audit.num_rows == 4 and audit.warnings == ()
+    assert audit.ok and audit.num_rows == 4 and audit.unknown == ()
+    assert audit.unusual == ("no evidence of the backbone in every row; only semi-dense points support their targets",)
 
 
 def test_check_reports_all_problems_not_only_the_first(store_copy):
     for kind in ("NaN pose", "wrong counts", "missing split file", "duplicate key"):
         DAMAGE[kind][0](store_copy)
-    assert len(audit_store(store_copy).problems) >= 4
+    assert len(audit_store(store_copy).broken) >= 4
 
 
 def test_opening_refuses_a_damaged_store_with_all_problems(store_copy):
@@ -289,7 +288,7 @@ def test_missing_mesh_is_a_property_of_the_sample_and_a_warning(store_copy):
     store = VinOfflineStore.open(store_copy)
     assert store.sample(store.row(0)).truth.mesh_path is None
     audit = audit_store(store_copy)
-    assert audit.ok and len(audit.warnings) == 2 and "has no mesh" in audit.warnings[0]
+    assert audit.ok and sum("has no mesh" in finding for finding in audit.unusual) == 2
 
 
 def test_missing_optional_blocks_are_none(store_copy):

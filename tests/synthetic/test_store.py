@@ -19,6 +19,7 @@ from rollout_assets.files import file_lock
 from rollout_assets.progress import ProgressEvent
 from rollout_assets.sources import layout
 from rollout_assets.sources.meshes import MeshLibrary, mesh_file_name
+from rollout_assets.sources.versions import name_problems
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.config import SyntheticConfig
 from rollout_assets.synthetic.furniture_files import class_of, load_furniture
@@ -81,8 +82,8 @@ def test_the_layout_is_the_format(built: Path) -> None:
         assert shard.shard_id == layout.shard_name(number)
         group = zarr.open_group(built / shard.relative_dir, mode="r")
         assert group.metadata.zarr_format == 3
-        required = {name for name, block in layout.KNOWN_BLOCKS.items() if not block.optional}
-        assert required <= shard.blocks.keys() <= layout.KNOWN_BLOCKS.keys()
+        assert list(name_problems(layout.FORMAT_VERSION, shard.blocks)) == []
+        assert shard.blocks.keys() <= layout.KNOWN_BLOCKS.keys()
         for name, spec in shard.blocks.items():
             known = layout.KNOWN_BLOCKS[name]
             assert (spec.kind, spec.dtype, spec.optional) == (known.kind, known.dtype, known.optional)
@@ -90,7 +91,7 @@ def test_the_layout_is_the_format(built: Path) -> None:
                 array = group[spec.paths[0]]
                 assert isinstance(array, zarr.Array)
                 assert (array.dtype.name, array.shape) == (spec.dtype, spec.shape)
-                assert known.fits(array.shape[1:])
+                assert known.fitting(array.shape[1:]) is not None
                 assert array.nbytes // shard.num_rows < 65_536 or array.chunks[0] == 1
             else:
                 payload = (built / shard.relative_dir / spec.paths[0]).read_bytes()
