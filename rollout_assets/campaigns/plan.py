@@ -4,11 +4,15 @@ A plan only grows. Planning again after new snippets appends shards for source r
 there stay as they are, byte for byte, also a last shard that is shorter than the others. Each line carries the config
 and source hashes as they were when it was planned; a shard's lineage comes from there, so that new snippets do not
 change the rows of old shards. A changed config replaces the plan by one with the same rows and new hashes.
+
+A changed ``[split]`` moves scenes. Shards without a moved scene stay as they are; the rows of the others are planned
+again, in shards that take the free numbers first.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +29,7 @@ from rollout_assets.errors import CampaignError, ShardDrift
 from rollout_assets.files import file_lock, publish_bytes, time_name
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.mesh_digests import MeshDigests
+from rollout_assets.sources.scene_splits import scene_splits
 from rollout_assets.sources.vin_store import VinOfflineStore
 
 ROLLOUT_SHARD_MANIFEST_VERSION: Literal["rollout-shard-manifest-v2"] = "rollout-shard-manifest-v2"
@@ -48,6 +53,13 @@ class RolloutShardRow(StoredModel):
     split: Split
     source_shard_id: str
     source_shard_row: Natural
+    source_split: Split | None = Field(default=None, exclude_if=lambda split: split is None)
+    """The source's own split, where the campaign's is another one."""
+
+    @property
+    def own_split(self) -> Split:
+        """The split that the source itself gives the row."""
+        return self.source_split or self.split
 
     @classmethod
     def of(cls, order: int, row: IndexRow) -> RolloutShardRow:
@@ -56,8 +68,8 @@ class RolloutShardRow(StoredModel):
         return cls(order=order, **same, source_shard_id=row.shard_id, source_shard_row=row.row)
 
     def is_row(self, row: IndexRow) -> bool:
-        """Whether a source row is still the one that was planned."""
-        return self == RolloutShardRow.of(self.order, row)
+        """Whether a source row is still the one that was planned, whatever split a campaign puts it into."""
+        return self == RolloutShardRow.of(self.order, row.in_split(self.split))
 
 
 class RolloutShardEntry(StoredModel):
@@ -85,9 +97,19 @@ class RolloutShardEntry(StoredModel):
     def config_change(self, config: CampaignConfig) -> str | None:
         """How the campaign was edited since this shard was planned; None if in no way that changes a stored byte."""
         if self.writer_config_hash == config.writer_config_hash:
-            return None
+            return self.split_change(config)
         planned, present = self.writer_config_hash[:12], config.writer_config_hash[:12]
         return f"planned for writer config {planned}, the campaign now has {present}"
+
+    def split_change(self, config: CampaignConfig) -> str | None:
+        """A scene of this shard that the campaign's ``[split]`` puts elsewhere, in words; None if there is none."""
+        splits = scene_splits(config.split)
+        for row in self.rows:
+            split = splits.split_of(row.scene_id, row.own_split)
+            if split != row.split:
+                now = "not listed" if split is None else f"in {split}"
+                return f"planned with scene {row.scene_id} in {row.split}; by the campaign's [split] it is now {now}"
+        return None
 
 
 @dataclass(frozen=True)
@@ -115,27 +137,47 @@ def plan_rollout_shards(
     """Plan deterministic source-row rollout shard entries from a writer config.
 
     Returns ``existing`` as they are, followed by shards for rows that are in none of them: per split in index order,
-    ``rows_per_shard`` each.
+    ``rows_per_shard`` each. The rows of existing shards with a scene that has changed its split are planned again.
     """
     store = store or open_source(config)
     refuse_source_drift(existing, store)
-    planned = {row.sample_index for entry in existing for row in entry.rows}
-    entries = list(existing)
+    places = [None if entry.split_change(config) else entry for entry in existing]
+    planned = {row.sample_index for entry in places if entry is not None for row in entry.rows}
+    entries = _numbered(places, _new_entries(config, store, planned))
+    if any(entry.split_change(config) for entry in entries):
+        raise CampaignError(f"{store.root}: was opened with other splits than the campaign's; use open_source(config)")
+    return entries
+
+
+def _new_entries(config: CampaignConfig, store: VinOfflineStore, planned: set[int]) -> Iterator[RolloutShardEntry]:
+    """Shards of the rows that are not planned yet, without numbers of their own."""
     for split in dict.fromkeys(config.source.splits):
         rows = [row for row in store.rows(split) if row.sample_index not in planned]
         origin = _origin(config, store, split)
         for start in range(0, len(rows), config.shards.rows_per_shard):
             part = rows[start : start + config.shards.rows_per_shard]
-            entries.append(
-                RolloutShardEntry(
-                    shard_id=shard_id_of(len(entries)),
-                    split=split,
-                    rows=tuple(RolloutShardRow.of(order, row) for order, row in enumerate(part)),
-                    source_cache_version=str(store.version),
-                    **origin,
-                )
+            yield RolloutShardEntry(
+                shard_id=shard_id_of(0),
+                split=split,
+                rows=tuple(RolloutShardRow.of(order, row) for order, row in enumerate(part)),
+                source_cache_version=str(store.version),
+                **origin,
             )
-    return tuple(entries)
+
+
+def _numbered(
+    places: Sequence[RolloutShardEntry | None], new: Iterable[RolloutShardEntry]
+) -> tuple[RolloutShardEntry, ...]:
+    """New shards at the free places, then at the end; a place that is still free goes to the last shard."""
+    waiting = deque(new)
+    filled = [waiting.popleft() if entry is None and waiting else entry for entry in places]
+    filled += waiting
+    while None in filled:
+        last = filled.pop()
+        if last is not None:
+            filled[filled.index(None)] = last
+    entries = (entry for entry in filled if entry is not None)
+    return tuple(entry.model_copy(update={"shard_id": shard_id_of(number)}) for number, entry in enumerate(entries))
 
 
 def write_rollout_shard_manifest_from_config(
@@ -168,7 +210,7 @@ def write_rollout_shard_manifest_from_config(
             publish_bytes(replaced, before)
         if after != before:
             publish_bytes(layout.plan, after)
-    new = len(entries) if replaced is not None else len(after[len(before) :].splitlines())
+    new = len(set(after.splitlines()) - set(before.splitlines()))
     return ShardPlan(layout.plan, entries, new, replaced, without_row)
 
 
@@ -202,9 +244,9 @@ def refuse_unplanned(shard_ids: Sequence[str], planned: Sequence[str]) -> None:
 
 
 def open_source(config: CampaignConfig) -> VinOfflineStore:
-    """The campaign's source store."""
+    """The campaign's source store, its rows in the campaign's splits."""
     digests = MeshDigests(CampaignLayout(config.shards.output_dir).mesh_digests)
-    return VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs, digests)
+    return VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs, digests, config.split)
 
 
 def planned_rows(entry: RolloutShardEntry, config: CampaignConfig, store: VinOfflineStore) -> tuple[IndexRow, ...]:
@@ -215,14 +257,14 @@ def planned_rows(entry: RolloutShardEntry, config: CampaignConfig, store: VinOff
     refuse_other_campaign(config)
     refuse_config_drift(entry, config)
     refuse_source_drift((entry,), store)
-    return tuple(store.row(row.sample_index) for row in entry.rows)
+    return tuple(store.row(row.sample_index).in_split(row.split) for row in entry.rows)
 
 
 def refuse_config_drift(entry: RolloutShardEntry, config: CampaignConfig) -> None:
     """Raise ``ShardDrift`` if an entry was planned for another writer config."""
     change = entry.config_change(config)
     if change is not None:
-        raise ShardDrift(f"{entry.shard_id}: {change}; 'rollout-assets campaign plan' plans the same rows for it")
+        raise ShardDrift(f"{entry.shard_id}: {change}; 'rollout-assets campaign plan' plans its rows for it")
 
 
 def refuse_source_drift(entries: Iterable[RolloutShardEntry], store: VinOfflineStore) -> None:
@@ -251,7 +293,7 @@ def _of_config(
     entries: tuple[RolloutShardEntry, ...], config: CampaignConfig, store: VinOfflineStore
 ) -> tuple[RolloutShardEntry, ...]:
     """The same shards under this config's hash; unchanged if they already are."""
-    if not any(entry.config_change(config) for entry in entries):
+    if all(entry.writer_config_hash == config.writer_config_hash for entry in entries):
         return entries
     origins = {split: _origin(config, store, split) for split in {entry.split for entry in entries}}
     return tuple(entry.model_copy(update=origins[entry.split]) for entry in entries)

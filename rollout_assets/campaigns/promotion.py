@@ -1,9 +1,10 @@
 """Promotion: all finished shards of a campaign into one ``rollouts.zarr`` with a child store per split.
 
 Shards go in by their number, which is the order of source rows within a split, so the promoted rows do not depend on
-how they were divided. A child whose shards begin with those of an earlier version is extended from it by hard links and
-tails; it equals one made from the start. Everything is built beside, validated, flushed, renamed into ``versions/`` and
-then made current by replacing one link.
+how they were divided. Only a changed ``[split]`` leaves another order, because it keeps the shards that it can. A child
+whose shards begin with those of an earlier version is extended from it by hard links and tails; it equals one made from
+the start. Everything is built beside, validated, flushed, renamed into ``versions/`` and then made current by replacing
+one link.
 
 Whatever a promotion publishes, or leaves published, it has read: a child that is linked whole is compared with the
 inventory of its version, byte by byte, and a damaged one is built again from its shards. While a rollback keeps readers
@@ -142,7 +143,7 @@ def promote_rollout_campaign(
     began = perf_counter()
     layout = CampaignLayout(config.shards.output_dir)
     entries = read_rollout_shard_manifest(config)
-    for entry in entries[:1]:
+    for entry in entries:
         refuse_config_drift(entry, config)
     checks = VersionChecks(layout)
     with file_lock(layout.lock(PROMOTION_LOCK), str(layout.promoted)):

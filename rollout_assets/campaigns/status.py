@@ -124,10 +124,10 @@ def summarize_rollout_shard_campaign(
 def unplanned_rows(
     config: CampaignConfig, entries: Sequence[RolloutShardEntry], source: VinOfflineStore
 ) -> tuple[str, ...]:
-    """Keys of the source rows that are in no shard yet: snippets that were added since the last planning."""
-    planned = {row.sample_index for entry in entries for row in entry.rows}
+    """Keys of the source rows that are in no shard of their split: added since the last planning, or moved to it."""
+    planned = {(row.sample_index, row.split) for entry in entries for row in entry.rows}
     rows = [row for split in dict.fromkeys(config.source.splits) for row in source.rows(split)]
-    return tuple(row.sample_key for row in rows if row.sample_index not in planned)
+    return tuple(row.sample_key for row in rows if (row.sample_index, row.split) not in planned)
 
 
 def promoted_behind(config: CampaignConfig, entries: Sequence[RolloutShardEntry]) -> str:

@@ -11,7 +11,7 @@ from rollout_assets.rollouts.remote.client import RolloutClient
 from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult
 from rollout_assets.serving.service import RolloutService
 
-IDENTITY = ("campaign", "config_hashes", "source_manifest_hash")
+IDENTITY = ("campaign", "config_hashes", "source_manifest_hash", "split_manifest_hashes")
 """What results depend on, among what a server says of itself."""
 
 HEALTH_TIMEOUT_S = 10.0

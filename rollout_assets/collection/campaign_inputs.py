@@ -61,6 +61,7 @@ class CampaignInputs:
             "config_hashes": self.config.hashes(),
             "source_manifest_hash": source.source_manifest_hash,
             "split": self.split,
+            "split_manifest_hashes": {split: source.split_manifest_hash(split) for split in self.splits()},
         }
         if reuse and (existing := self._existing(purpose)):
             return existing

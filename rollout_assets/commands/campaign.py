@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollout_assets.campaigns.forecast import forecast_campaign
+from rollout_assets.campaigns.leakage import BY_SCENE, leaking_scenes
 from rollout_assets.campaigns.plan import open_source, write_rollout_shard_manifest_from_config
 from rollout_assets.campaigns.promotion import PromotionResult, promote_rollout_campaign
 from rollout_assets.campaigns.run import CampaignRunResult, run_campaign
@@ -47,6 +48,9 @@ DONE = ("built", "already_finished")
 SHOWN_TARGETS = 3
 """Explicit targets that a message lists; the result in JSON has all of them."""
 
+SHOWN_SCENES = 3
+"""Scenes in several splits that a message lists."""
+
 _COLOURS = {"succeeded": "green", "running": "cyan", "failed": "red", "incomplete": "yellow", "missing": "dim"}
 
 
@@ -64,6 +68,7 @@ def plan(
     source = open_source(config)
     planned = write_rollout_shard_manifest_from_config(config, store=source, anew=anew)
     forecast = forecast_campaign(config, planned, source)
+    leaks = leaking_scenes(planned.entries)
     if as_json:
         print_json(
             {
@@ -72,6 +77,7 @@ def plan(
                 "replaced": planned.replaced,
                 "forecast": forecast,
                 "targets_without_row": planned.targets_without_row,
+                "leaking_scenes": leaks,
             }
         )
         return
@@ -85,6 +91,10 @@ def plan(
         f"{forecast.rows} source rows ({splits}), about {forecast.targets_expected} targets, "
         f"{forecast.views_per_step} views a step",
     )
+    if leaks:
+        shown = ", ".join(leaks[:SHOWN_SCENES]) + (" …" if leaks[SHOWN_SCENES:] else "")
+        several = yellow(f"{counted(len(leaks), 'scene')} in several splits")
+        say(several, f", which promotion will refuse: {shown}; {BY_SCENE}")
     left = f"{forecast.finished_shards} shards finished, {forecast.rows_left} source rows left"
     if forecast.hours_left is None:
         say(f"{left}; hours and gigabytes are known after the first shard")

@@ -54,6 +54,7 @@ from rollout_assets.config.sections import (
     SuspiciousKind,
     TargetConfig,
 )
+from rollout_assets.config.split import SceneLists, SplitConfig, SplitMode, SplitShares
 from rollout_assets.config.starting_file import commented_toml
 from rollout_assets.config.toml_text import toml_text
 
@@ -83,6 +84,7 @@ __all__ = [
     "QualityConfig",
     "RolloutRecipeConfig",
     "RolloutSuspiciousQueryConfig",
+    "SceneLists",
     "Seconds",
     "Seed",
     "SelectedDepthRetentionConfig",
@@ -92,6 +94,9 @@ __all__ = [
     "SmallCount",
     "SourceConfig",
     "Split",
+    "SplitConfig",
+    "SplitMode",
+    "SplitShares",
     "StochasticBranching",
     "StoreConfig",
     "SuspiciousKind",

@@ -27,6 +27,7 @@ from rollout_assets.config.sections import (
     StoreConfig,
     TargetConfig,
 )
+from rollout_assets.config.split import SplitConfig
 
 MOST_CHAINS = 100_000
 """Chains of one target and recipe that are kept in memory at a time."""
@@ -38,6 +39,7 @@ class CampaignConfig(ConfigSection):
     name: Slug = Field(description="Names the campaign in Dagster, in stores and in messages.")
     seed: Seed = Field(0, description="Every random choice follows from it.")
     source: SourceConfig = SourceConfig()
+    split: SplitConfig = unhashed(SplitConfig())
     targets: TargetConfig = TargetConfig()
     candidates: CandidateConfig = CandidateConfig()
     oracle: OracleConfig = OracleConfig()

@@ -99,4 +99,5 @@ def _with_paths(config: CampaignConfig, base: Path) -> CampaignConfig:
         }
     )
     shards = config.shards.model_copy(update={"output_dir": base / config.shards.output_dir})
-    return config.model_copy(update={"source": source, "shards": shards})
+    split = config.split.model_copy(update={"file": config.split.file and base / config.split.file})
+    return config.model_copy(update={"source": source, "split": split, "shards": shards})

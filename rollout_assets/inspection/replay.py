@@ -11,11 +11,12 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import polars as pl
 
-from rollout_assets.config import CampaignConfig
+from rollout_assets.config import CampaignConfig, Split
 from rollout_assets.errors import ReplayRefused
 from rollout_assets.inspection.context import require_row
 from rollout_assets.inspection.diff import StoreDiff, StorePart, compare_parts
@@ -32,6 +33,7 @@ from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.publishing import write_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import ROLLOUTS, TARGETS
+from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.vin_store import VinOfflineStore
 
 
@@ -71,7 +73,7 @@ def replay(
     refuse_other_campaign(reader, lineage, campaign)
     assert lineage.source_row_id is not None and lineage.target_row_id is not None
     generator = _generator(campaign, source, reader, lineage.source_row_id)
-    prepared = generator.prepare(generator.store.row(_sample_key(lineage)))
+    prepared = generator.prepare(_source_row(generator, _sample_key(lineage)))
     record = _recomputed(generator, prepared, lineage)
     only = tuple(chain for chain in record.chains if chain.chain_id == lineage.chain_id)
     rows = (np.array([row]) for row in (lineage.source_row_id, lineage.target_row_id, rollout_row_id))
@@ -102,7 +104,7 @@ def replay_sources(
         if len(rollouts):
             refuse_other_campaign(reader, reader.rollout(int(rollouts[0])).lineage, campaign)
         generator = _generator(campaign, source, reader, source_row)
-        records = list(generator.records_of(generator.prepare(generator.store.row(keys[source_row]))))
+        records = list(generator.records_of(generator.prepare(_source_row(generator, keys[source_row]))))
         part = StorePart.of(reader, np.array([source_row]), targets, rollouts)
         yield Replay(keys[source_row], _compare(part, records, campaign, tolerance))
         progress(ProgressEvent("replaying", done, len(source_rows), unit="source rows"))
@@ -124,6 +126,12 @@ def _generator(
     )
     provenance = SourceProvenance(version, manifest_hash, {split: split_hash})
     return RolloutGenerator(campaign, source or source_of(campaign), provenance=provenance)
+
+
+def _source_row(generator: RolloutGenerator, sample_key: str) -> IndexRow:
+    """A row in the split in which it is stored, because no label depends on the split; campaigns may have moved it."""
+    (split,) = generator.provenance.split_hashes
+    return generator.store.row(sample_key).in_split(cast(Split, split))
 
 
 def _recomputed(generator: RolloutGenerator, prepared: PreparedSample, lineage: RolloutLineage) -> RolloutZarrRecord:

@@ -135,6 +135,7 @@ def _lineage(
         rollout_policy=recipe.policy,
         source_cache_version=provenance.cache_version,
         split=identity.split,
+        source_split=None if identity.own_split == identity.split else identity.own_split,
         source_offline_store_manifest_hash=provenance.manifest_hash,
         source_sample_index=identity.sample_index,
         source_sample_key=identity.sample_key,

@@ -108,6 +108,8 @@ class RolloutLineage:
     gt_match_iou: float | None = None
     gt_match_score: float | None = None
     gt_match_status: str | None = None
+    source_split: str | None = None
+    """The source's own split, where the campaign has put the row into another one."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,6 +68,7 @@ class RolloutService:
         evaluator = StateEvaluator(config, generator.scorer)
         self._impl = AsyncRolloutImpl(1, evaluator, limits=limits)
         self._results = ResultBuilder(evaluator, generator.provenance)
+        self._split_hashes = dict(generator.provenance.split_hashes)
         self._samples = PreparedSamples(generator.prepare, bounds.kept_samples)
         self._finishing = ThreadPoolExecutor(1, thread_name_prefix="finishing")
         self._running = asyncio.Semaphore(bounds.running)
@@ -100,6 +101,7 @@ class RolloutService:
             "source_manifest_hash": self.store.source_manifest_hash,
             "source_rows": len(self.store),
             "splits": list(self.config.source.splits),
+            "split_manifest_hashes": self._split_hashes,
             "recipes": [recipe.name for recipe in self.config.recipes],
             "device": resolve_device(self.config.oracle.device),
             "version": version("rollout-assets"),

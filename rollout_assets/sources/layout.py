@@ -248,6 +248,31 @@ class IndexRow(StoreModel):
     shard_id: Text
     row: Natural
 
+    @property
+    def own_split(self) -> Split:
+        """The split that the source itself gives the row."""
+        return self.split
+
+    def in_split(self, split: Split) -> IndexRow:
+        """This row in a campaign's split; its own split stays known."""
+        if split == self.split:
+            return self
+        facts = {name: getattr(self, name) for name in IndexRow.model_fields} | {"split": split}
+        if split == self.own_split:
+            return IndexRow.model_construct(**facts)
+        return MovedRow.model_construct(**facts, source_split=self.own_split)
+
+
+class MovedRow(IndexRow):
+    """A row that a campaign puts into another split than the source does."""
+
+    source_split: Split
+
+    @property
+    def own_split(self) -> Split:
+        """The split that the source itself gives the row."""
+        return self.source_split
+
 
 def zarr_path(block: str) -> str:
     """Path of a block's array inside its shard's group: ``vin.lengths`` -> ``vin/lengths``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
@@ -12,6 +13,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from rollout_assets.config import SplitConfig
 from rollout_assets.errors import SourceDamaged, SourceError, SourceRowMissing, is_fault
 from rollout_assets.geometry.boxes import SEM_ID, is_padding, unpack_boxes
 from rollout_assets.geometry.cameras import PinholeCamera
@@ -22,6 +24,7 @@ from rollout_assets.sources.layout import IndexRow, ShardSpec
 from rollout_assets.sources.mesh_digests import MeshDigests
 from rollout_assets.sources.meshes import MeshLibrary
 from rollout_assets.sources.sample import BoxSet, EvidencePoints, VinActor, VinSample, VinTruth, class_names_of
+from rollout_assets.sources.scene_splits import scene_splits
 from rollout_assets.sources.snapshot import StoreSnapshot, read_snapshot
 from rollout_assets.sources.versions import REFERENCE, SNIPPET, block_of
 
@@ -29,21 +32,29 @@ from rollout_assets.sources.versions import REFERENCE, SNIPPET, block_of
 class VinOfflineStore:
     """A store of a supported format version. Opening checks all metadata; ``sample`` reads only one row's chunks."""
 
-    def __init__(self, snapshot: StoreSnapshot, meshes: MeshLibrary) -> None:
-        self._snapshot = snapshot
+    def __init__(self, snapshot: StoreSnapshot, meshes: MeshLibrary, splits: SplitConfig | None = None) -> None:
+        self._splits = splits or SplitConfig()
+        self._snapshot = self._assigned(snapshot)
         self._arrays: dict[tuple[str, str], zarr.Array[Any]] = {}
         self._lock = Lock()
         self.meshes = meshes
 
     @classmethod
-    def open(cls, path: str | Path, mesh_dirs: Sequence[Path] = (), mesh_digests: MeshDigests | None = None) -> Self:
+    def open(
+        cls,
+        path: str | Path,
+        mesh_dirs: Sequence[Path] = (),
+        mesh_digests: MeshDigests | None = None,
+        splits: SplitConfig | None = None,
+    ) -> Self:
         """Open and check a store; ``SourceDamaged`` lists all problems. Meshes default to ``meshes/`` inside it.
 
-        Nothing is ever written there; what is worth remembering about meshes goes to ``mesh_digests``.
+        Nothing is ever written there; what is worth remembering about meshes goes to ``mesh_digests``. Rows are in
+        the splits of a campaign's ``splits``, and in the source's own without it.
         """
         root = expand_path(path).resolve()
         folders = tuple(mesh_dirs) or (root / layout.MESHES_DIR,)
-        return cls(read_snapshot(root), MeshLibrary(folders, digests=mesh_digests))
+        return cls(read_snapshot(root), MeshLibrary(folders, digests=mesh_digests), splits)
 
     def __len__(self) -> int:
         return len(self._snapshot.rows)
@@ -91,12 +102,17 @@ class VinOfflineStore:
 
     def refresh(self) -> tuple[IndexRow, ...]:
         """Look again and return the rows appended since; rows that changed under us are an error."""
-        fresh = read_snapshot(self.root)
+        fresh = self._assigned(read_snapshot(self.root))
         count = len(self._snapshot.rows)
         if fresh.rows[:count] != self._snapshot.rows:
             raise SourceError(f"{self.root}: rows seen before have changed; the store was rebuilt, open it again")
         self._snapshot = fresh
         return fresh.rows[count:]
+
+    def _assigned(self, snapshot: StoreSnapshot) -> StoreSnapshot:
+        if self._splits.mode == "from_source":
+            return snapshot
+        return replace(snapshot, rows=scene_splits(self._splits).assign(snapshot.rows, str(snapshot.root)))
 
     def sample(self, row: IndexRow) -> VinSample:
         """Both halves of one row. Values that cannot be right are a ``SourceDamaged`` that names them.

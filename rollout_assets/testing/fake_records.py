@@ -49,6 +49,7 @@ class SyntheticRecords:
     dead_ends: bool = True
     first_sample: int = 0
     split: str = "train"
+    source_split: str | None = None
     protocol: str = "v1_observed"
     seed: int = 0
 
@@ -78,6 +79,7 @@ class SyntheticRecords:
             random_seed=self.seed,
             source_cache_version="7",
             split=self.split,
+            source_split=self.source_split,
             source_offline_store_manifest_hash="5" * 16,
             source_sample_index=source,
             source_sample_key=f"{scene}/{snippet}",

@@ -16,13 +16,14 @@ from typing import Any, ClassVar
 from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter, WrittenShard
 from rollout_assets.campaigns.plan import RolloutShardEntry, ShardPlan, write_rollout_shard_manifest_from_config
 from rollout_assets.campaigns.shard import RolloutShardRunResult, run_rollout_shard
-from rollout_assets.config import CampaignConfig
+from rollout_assets.config import CampaignConfig, SplitConfig
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.generator import RolloutDatasetWriterStats
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestContext
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
 from rollout_assets.sources.layout import ALL, FORMAT_VERSION, IndexRow, source_manifest_hash, split_manifest_hash
+from rollout_assets.sources.scene_splits import scene_splits
 from rollout_assets.testing.fake_records import SyntheticRecords
 
 
@@ -32,6 +33,7 @@ class FakeSource:
 
     runs: tuple[tuple[str, int], ...]
     root: Path = Path("made-up")
+    splits: SplitConfig = field(default_factory=SplitConfig)
     manifest: ClassVar[Any] = SimpleNamespace(shards=())
     """A manifest without shards: there are no files to watch."""
     version: ClassVar[int] = FORMAT_VERSION
@@ -62,7 +64,8 @@ class FakeSource:
             )
             for index, name in enumerate(names)
         )
-        return tuple(row for row in rows if split in (ALL, row.split))
+        assigned = scene_splits(self.splits).assign(rows, str(self.root))
+        return tuple(row for row in assigned if split in (ALL, row.split))
 
     def row(self, index: int) -> IndexRow:
         """One row."""
@@ -96,6 +99,7 @@ class FakeGenerator:
                     depth_hw=(depth.height_px, depth.width_px) if depth.enabled else None,
                     first_sample=row.sample_index,
                     split=row.split,
+                    source_split=None if row.own_split == row.split else row.own_split,
                     seed=self.config.seed,
                 )
             self.stats.rows += 1
@@ -137,7 +141,7 @@ class FakeCampaign:
     @classmethod
     def of(cls, config: CampaignConfig, rows: Sequence[tuple[str, int]], **options: Any) -> FakeCampaign:
         """``rows`` are runs of rows by split, in index order; ``options`` are those of ``FakeGenerator``."""
-        source = FakeSource(tuple(rows))
+        source = FakeSource(tuple(rows), splits=config.split)
         return cls(config, source, FakeWriter(config, source, **options))
 
     def plan(self) -> ShardPlan:

@@ -150,9 +150,16 @@ def test_rows_go_to_the_server_with_the_fewest_under_way(tmp_path):
     assert len(fast.order) + len(slow.order) == 40
 
 
-def test_servers_that_differ_are_refused(tmp_path):
-    other = HEALTH | {"source_manifest_hash": "elsewhere"}
-    refused = pytest.raises(ServerUnavailable, match=r"source_manifest_hash is elsewhere, but .* has s")
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"source_manifest_hash": "elsewhere"}, r"source_manifest_hash is elsewhere, but .* has s"),
+        ({"split_manifest_hashes": {"train": "all"}}, r"split_manifest_hashes is {'train': 'all'}, but .* has "),
+    ],
+)
+def test_servers_that_differ_are_refused(tmp_path, change, says):
+    other = HEALTH | change
+    refused = pytest.raises(ServerUnavailable, match=says)
     with running(FakeServer()) as a, running(FakeServer(health=other)) as b, refused:
         collect_rollouts(config_for(tmp_path, a, b))
     assert not (tmp_path / "out.jsonl").exists()

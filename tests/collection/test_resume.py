@@ -65,6 +65,9 @@ def test_another_campaign_behind_the_same_address_is_refused(tmp_path, server):
     server.health = HEALTH | {"config_hashes": {"writer": "x"}}
     with pytest.raises(ResumeRefused, match=r'config_hashes.writer: was "w", is "x"'):
         resumed(tmp_path, server)
+    server.health = HEALTH | {"split_manifest_hashes": {"train": "t", "val": "w"}}
+    with pytest.raises(ResumeRefused, match=r'split_manifest_hashes.val: was "v", is "w"'):
+        resumed(tmp_path, server)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-HEALTH = {"campaign": "made-up", "config_hashes": {"writer": "w"}, "source_manifest_hash": "s"}
+HEALTH = {
+    "campaign": "made-up",
+    "config_hashes": {"writer": "w"},
+    "source_manifest_hash": "s",
+    "split_manifest_hashes": {"train": "t", "val": "v"},
+}
 Fault = Callable[[dict[str, Any], int], str | None]
 
 

@@ -34,6 +34,7 @@ class RolloutZarrStoreExtender(RolloutZarrStoreWriter):
         for identities in (self.sources, self.targets):
             for row in rows_of(before.columns(identities.table), identities.table.names):
                 identities.add(row, before.location)
+        self._source_splits |= before.source_splits
         self._horizon = int(before.attributes["q_h_horizon"])
 
     def _view_sinks(self, width: int) -> list[TableSink]:

@@ -35,6 +35,9 @@ PACKAGE = "rollout-assets"
 InvocationMode = Literal["programmatic", "cli", "dagster"]
 
 _PACKAGES = (PACKAGE, "numpy", "numcodecs", "polars", "pydantic", "torch", "warp-lang", "zarr")
+SOURCE_SPLITS = "source_splits"
+"""Key of a manifest: the source's own split by sample key, for rows of another split than the store's; or absent."""
+
 RUNTIME_PARTS = ("python", "platform", "git", "packages")
 """What is recorded of the machine and the code that ran."""
 

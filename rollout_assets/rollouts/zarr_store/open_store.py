@@ -31,7 +31,7 @@ from rollout_assets.rollouts.zarr_store.documents import (
     read_document,
     root_attributes_of,
 )
-from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, parse_manifest
+from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, SOURCE_SPLITS, parse_manifest
 from rollout_assets.rollouts.zarr_store.schema import DICTIONARIES, TABLES
 
 StoreLocation = Path | str | Store | LocalFiles
@@ -163,6 +163,12 @@ class OpenStore:
             return parse_manifest(self.files.read(ROLLOUT_MANIFEST_FILENAME))
         except OSError:
             raise StoreDamaged(ROLLOUT_MANIFEST_FILENAME, "is missing") from None
+
+    @cached_property
+    def source_splits(self) -> dict[str, str]:
+        """The source's own split by sample key, of rows that their campaign has put into another split."""
+        splits = self.sidecar_manifest().get(SOURCE_SPLITS)
+        return splits if isinstance(splits, dict) else {}
 
 
 def decoded_series(name: str, ids: NDArray[Any], strings: list[str]) -> pl.Series:

@@ -181,6 +181,7 @@ def _lineage(store: OpenStore, row: dict[str, Any], hashes: dict[str, Any]) -> R
         rollout_policy=_string(store, schema.ROLLOUTS, "policy_id", row) or "unknown",
         source_row_id=source_id,
         target_row_id=target_id,
+        source_split=store.source_splits.get(values["source_sample_key"] or ""),
     )
 
 

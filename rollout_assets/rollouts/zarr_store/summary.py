@@ -37,6 +37,7 @@ class StoreInfo:
     schema_version: str
     created_at_utc: str
     split: str
+    split_in_source: str
     target_protocol: str
     discount_gamma: float
     horizon: int
@@ -74,6 +75,7 @@ def store_info(store: OpenStore) -> StoreInfo:
         schema_version=attributes["schema_version"],
         created_at_utc=attributes["created_at_utc"],
         split=attributes["source_split"],
+        split_in_source=_own_splits(store, manifest["counts"]["sources"]),
         target_protocol=attributes["target_protocol_version"],
         discount_gamma=attributes["discount_gamma"],
         horizon=attributes["q_h_horizon"],
@@ -86,6 +88,13 @@ def store_info(store: OpenStore) -> StoreInfo:
         manifest_sha256=attributes["manifest_sha256"],
         config_hashes=manifest["config_hashes"],
     )
+
+
+def _own_splits(store: OpenStore, num_sources: int) -> str:
+    """Source rows by the split that the source itself has them in: ``3 train, 1 val``."""
+    moved = Counter(store.source_splits.values())
+    rows = {str(store.attributes["source_split"]): num_sources - moved.total(), **moved}
+    return ", ".join(f"{count} {split}" for split, count in sorted(rows.items()) if count)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ from rollout_assets.rollouts.zarr_store.identities import (
 )
 from rollout_assets.rollouts.zarr_store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
+    SOURCE_SPLITS,
     RolloutStoreManifestContext,
     write_rollout_store_manifest,
 )
@@ -124,6 +125,7 @@ class RolloutZarrStoreWriter:
         self.dictionaries = Dictionaries()
         self.sources = IdentityTable(schema.SOURCES, "source", SOURCE_KEY)
         self.targets = IdentityTable(schema.TARGETS, "target", TARGET_KEY)
+        self._source_splits: dict[str, str] = {}
         self._last: tuple[Any, Any, Owner] | None = None
         self._horizon = 0
         self._waiting: list[EncodedRecord] = []
@@ -172,6 +174,7 @@ class RolloutZarrStoreWriter:
         for column, identities in (("source_row_id", self.sources), ("target_row_id", self.targets)):
             rows = rebased_rows(store, identities.table, Rebasing(strings, owners))
             owners[column] = np.array([self._add(identities, row, store.location) for row in rows], np.int64)
+        self._source_splits |= store.source_splits
         rebasing = Rebasing(strings, owners, shifts_after(self.counts))
         for name, columns in rebased_blocks(store, rebasing, self.config.selected_depth.enabled):
             if name == schema.ROLLOUTS.name:
@@ -201,6 +204,8 @@ class RolloutZarrStoreWriter:
             "content_sha256": written.content_sha256,
             "stored_crc32c": written.stored_checksums(),
         }
+        if self._source_splits:
+            payload[SOURCE_SPLITS] = self._source_splits
         root["manifest_sha256"] = write_rollout_store_manifest(self.store_dir, payload)
         self._on_step("manifest/after")
         write_metadata(self.store_dir, written.documents, groups, root, self._on_step)
@@ -249,6 +254,8 @@ class RolloutZarrStoreWriter:
             return self._last[2]
         where = f"record {record.rollout_id_prefix!r}"
         source_id = self._add(self.sources, source_row(lineage, self.dictionaries), where)
+        if lineage.source_split is not None:
+            self._source_splits[lineage.source_sample_key or ""] = lineage.source_split
         row = target_row(lineage, source_id, self.dictionaries, self.config.target_protocol_version)
         trainable = bool(row["target_valid_mask"] and row["gt_label_valid_mask"])
         owner = Owner(source_id, self._add(self.targets, row, where), trainable)

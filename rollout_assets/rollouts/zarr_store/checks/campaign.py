@@ -20,7 +20,7 @@ from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, problem
-from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME
+from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, SOURCE_SPLITS
 from rollout_assets.rollouts.zarr_store.schema import (
     ABSENT,
     LINEAGE,
@@ -200,6 +200,9 @@ def sources_as_planned(store: StoreUnderCheck) -> Findings:
     outside = np.array([key not in planned for key in keys], np.bool_)
     yield from bad_rows(SOURCES.path("sample_key_id"), outside, "must be a row of the shard's plan", np.array(keys))
     rows = [planned.get(key, {}) for key in keys]
+    moved = {key: row["source_split"] for key, row in zip(keys, rows, strict=True) if row.get("source_split")}
+    if store.manifest.get(SOURCE_SPLITS, {}) != moved:
+        yield problem(f"{ROLLOUT_MANIFEST_FILENAME} {SOURCE_SPLITS}", "must be the source's own splits in the plan")
     for name, key in _PLANNED_ROWS.items():
         expected = [row.get(key) for row in rows]
         if SOURCES[name].dictionary is not None:

@@ -14,6 +14,7 @@ from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, problem
 from rollout_assets.rollouts.zarr_store.identities import TARGET_KEY
 from rollout_assets.rollouts.zarr_store.label_rules import VALID_BITSET, gt_label_is_valid
+from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, SOURCE_SPLITS
 from rollout_assets.rollouts.zarr_store.schema import (
     LINEAGE,
     REQUIRED_LINEAGE,
@@ -70,6 +71,23 @@ def sources_complete(store: StoreUnderCheck) -> Findings:
         *(store.column(SOURCES, name).tolist() for name in ("source_shard_id", "source_shard_row")), strict=True
     )
     yield from bad_rows(SOURCES.path("source_shard_row"), _repeated(places), "a row of a source shard must be unique")
+
+
+def source_splits_named(store: StoreUnderCheck) -> Findings:
+    """A manifest that says which rows the source has in other splits names rows of this store, in other splits."""
+    splits = store.manifest.get(SOURCE_SPLITS)
+    if splits is None:
+        return
+    where, own = f"{ROLLOUT_MANIFEST_FILENAME} {SOURCE_SPLITS}", store.attributes.get("source_split")
+    if not isinstance(splits, dict) or not splits:
+        yield problem(where, "must be an object with at least one sample key", type(splits).__name__)
+        return
+    keys = set(store.decoded(SOURCES, "sample_key_id"))
+    for key, split in splits.items():
+        if key not in keys:
+            yield problem(f"{where} {key}", "is no source row of this store")
+        if not isinstance(split, str) or split in ("", own):
+            yield problem(f"{where} {key}", f"must be another split than {own!r}", repr(split))
 
 
 def targets_follow_rules(store: StoreUnderCheck) -> Findings:
@@ -193,6 +211,7 @@ def crops_linked(store: StoreUnderCheck) -> Findings:
 OWNER_CHECKS: tuple[Callable[[StoreUnderCheck], Findings], ...] = (
     row_ids_dense,
     sources_complete,
+    source_splits_named,
     targets_follow_rules,
     targets_have_one_source,
     rollouts_complete,

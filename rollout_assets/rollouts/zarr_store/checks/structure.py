@@ -37,6 +37,7 @@ from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, prob
 from rollout_assets.rollouts.zarr_store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     RUNTIME_PARTS,
+    SOURCE_SPLITS,
     RolloutStoreManifestContext,
     manifest_json_bytes,
 )
@@ -218,7 +219,7 @@ def manifest_matches(store: StoreUnderCheck) -> Findings:
             yield from _compare(f"{where} {name}", stored, value)
         elif stored != value:
             yield problem(f"{where} {name}", f"must be {value!r}", repr(stored))
-    yield from _unknown_keys(where, manifest, {*facts, "store_kind", "generation", *DIGESTS})
+    yield from _unknown_keys(where, manifest, {*facts, "store_kind", "generation", SOURCE_SPLITS, *DIGESTS})
     for name in DIGESTS:
         digests = manifest.get(name)
         digests = digests if isinstance(digests, dict) else {}

@@ -1,0 +1,249 @@
+"""A campaign's own splits: planned, built, promoted and changed, with the source's split kept beside them."""
+
+import hashlib
+import json
+from itertools import count
+
+import numpy as np
+import pytest
+
+from rollout_assets.campaigns.plan import (
+    open_source,
+    plan_rollout_shards,
+    read_rollout_shard_manifest,
+    write_rollout_shard_manifest_from_config,
+)
+from rollout_assets.campaigns.promotion import promote_rollout_campaign
+from rollout_assets.campaigns.run import run_campaign
+from rollout_assets.campaigns.staleness import stale_parts
+from rollout_assets.campaigns.status import summarize_rollout_shard_campaign, unplanned_rows
+from rollout_assets.collection.campaign_inputs import CampaignInputs
+from rollout_assets.config import SplitShares, toml_text
+from rollout_assets.errors import CampaignError, PromotionRefused, ShardDrift
+from rollout_assets.inspection.replay import replay_sources
+from rollout_assets.rollouts.zarr_store.manifest import manifest_json_bytes, read_rollout_store_manifest
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.rollouts.zarr_store.summary import store_info
+from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
+from rollout_assets.sources.scene_splits import hashed_split
+from rollout_assets.testing.fake_shards import FakeSource
+from tests.campaigns.kill_campaigns import fake_campaign, real
+from tests.test_cli import run
+
+HALVES = {"train": 0.5, "val": 0.5}
+
+
+def split_by_sample(store):
+    """Give a copied store the splits of ARIA-NBV's writer, by SHA-1 of the sample key; returns them by key."""
+    index = store / "sample_index.jsonl"
+    rows = [json.loads(line) for line in index.read_text().splitlines()]
+    for row in rows:
+        row["split"] = ("val", "train")[int(hashlib.sha1(row["sample_key"].encode()).hexdigest(), 16) % 2]
+    index.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    members = {split: [row["sample_index"] for row in rows if row["split"] == split] for split in ("train", "val")}
+    for split, indices in members.items():
+        np.save(store / f"splits/{split}.npy", np.array(indices, np.int64))
+    manifest = json.loads((store / "manifest.json").read_text())
+    manifest["stats"] |= {f"num_{split}": len(indices) for split, indices in members.items()}
+    (store / "manifest.json").write_text(json.dumps(manifest))
+    return {row["sample_key"]: row["split"] for row in rows}
+
+
+def seed_that_divides(scenes):
+    """A seed that puts the first of two scenes into train and the second into val."""
+    shares = SplitShares(**HALVES)
+    return next(seed for seed in count() if [hashed_split(scene, seed, shares) for scene in scenes] == ["train", "val"])
+
+
+def moved(campaign, **split):
+    """The same campaign after its ``[split]`` was edited."""
+    shards, source = campaign.config.shards, campaign.config.source.model_dump()
+    changes = {"rows_per_shard": shards.rows_per_shard, "source": source, "split": split}
+    return fake_campaign(shards.output_dir, campaign.source.runs, **changes)
+
+
+def scenes_of(entries):
+    return [(entry.split, sorted({row.scene_id[-1] for row in entry.rows})) for entry in entries]
+
+
+@pytest.fixture
+def four_scenes(tmp_path):
+    """Four scenes of two rows, a scene a shard, all of them built: 0 to 2 in train, 3 in val."""
+    campaign = fake_campaign(tmp_path, [("train", 6), ("val", 2)], rows_per_shard=2)
+    campaign.run_all()
+    return campaign
+
+
+def test_a_store_that_is_split_by_sample_is_refused_with_the_way_out_and_promotes_by_scene(store_copy, tmp_path):
+    own = split_by_sample(store_copy)
+    config = real(tmp_path / "out", store_copy, rows_per_shard=4)
+    scenes = sorted({row.scene_id for row in open_source(config).rows()})
+    leaking = {scene for scene in scenes if len({own[key] for key in own if key.startswith(scene)}) > 1}
+    assert leaking, "the store must leak, or this shows nothing"
+    assert run_campaign(config).ok
+    with pytest.raises(PromotionRefused) as refused:
+        promote_rollout_campaign(config)
+    assert all('[split] mode = "by_scene" in the campaign puts every scene' in text for text in refused.value.problems)
+
+    split = {"mode": "by_scene", "seed": seed_that_divides(scenes), "shares": HALVES}
+    config = real(tmp_path / "out", store_copy, rows_per_shard=4, split=split)
+    plan = write_rollout_shard_manifest_from_config(config)
+    for row in (row for entry in plan.entries for row in entry.rows):
+        assert row.split == ("train" if row.scene_id == scenes[0] else "val")
+        assert row.own_split == own[row.sample_key] and (row.source_split is None) == (row.split == row.own_split)
+    assert run_campaign(config).ok
+    version = promote_rollout_campaign(config).version
+    for path in version.children:
+        assert not validate_rollout_zarr_store(path, deep=True).findings
+        reader = RolloutZarrStoreReader(path)
+        sources = reader.table("sources", decode=True)
+        assert set(sources["split_id"]) == {path.name}
+        keys = sources["sample_key_id"].to_list()
+        assert {key: reader.source_splits.get(key, path.name) for key in keys} == {key: own[key] for key in keys}
+        stored = [reader.rollout(row).lineage for row in range(reader.num_rows("rollouts"))]
+        assert all((line.source_split or line.split) == own[line.source_sample_key] for line in stored)
+        counted = {split: [own[key] for key in keys].count(split) for split in ("train", "val")}
+        shown = ", ".join(f"{number} {split}" for split, number in counted.items() if number)
+        assert store_info(reader).split_in_source == shown
+        assert all(replay.identical for replay in replay_sources(reader, config))
+
+
+def test_what_a_store_says_of_the_sources_splits_is_checked(store_copy, tmp_path):
+    own = split_by_sample(store_copy)
+    config = real(
+        tmp_path / "out", store_copy, rows_per_shard=4, split={"mode": "by_scene", "shares": {"train": 1.0, "val": 0.0}}
+    )
+    assert run_campaign(config).ok
+    shard = tmp_path / "out/shards/shard-000000/rollouts.zarr"
+    manifest = read_rollout_store_manifest(shard)
+    assert manifest["source_splits"] == {key: split for key, split in own.items() if split != "train"}
+    for forged in ({"nobody": "val"}, dict.fromkeys(manifest["source_splits"], "train"), {}, ["val"]):
+        (shard / "manifest.json").write_bytes(manifest_json_bytes(manifest | {"source_splits": forged}))
+        findings = validate_rollout_zarr_store(shard).findings
+        assert any("source_splits" in finding.where for finding in findings), forged
+
+
+def test_only_shards_of_moved_scenes_are_planned_and_built_again(four_scenes, tmp_path):
+    before = read_rollout_shard_manifest(four_scenes.config)
+    promote_rollout_campaign(four_scenes.config)
+    edited = moved(four_scenes, mode="explicit", scenes={"val": ["room-train-00001", "room-val-00003"]}, rest="train")
+    plan = edited.plan()
+    assert plan.new == 1 and plan.replaced is not None
+    assert scenes_of(plan.entries) == [("train", ["0"]), ("val", ["1"]), ("train", ["2"]), ("val", ["3"])]
+    assert [entry.to_json() == old.to_json() for entry, old in zip(plan.entries, before, strict=True)] == [1, 0, 1, 1]
+    assert {row.source_split for row in plan.entries[1].rows} == {"train"}
+    outcomes = [edited.run(entry).outcome for entry in plan.entries]
+    assert outcomes == ["already_finished", "built", "already_finished", "already_finished"]
+    stores = promote_rollout_campaign(edited.config).version.children
+    assert {path.name: RolloutZarrStoreReader(path).num_rows("sources") for path in stores} == {"train": 4, "val": 4}
+
+
+def test_the_way_back_gives_the_first_plan_again(four_scenes):
+    before = [entry.to_json() for entry in read_rollout_shard_manifest(four_scenes.config)]
+    moved(four_scenes, mode="explicit", scenes={"val": ["room-train-00001"]}, rest="train").plan()
+    assert scenes_of(read_rollout_shard_manifest(four_scenes.config))[1::2] == [("train", ["3"]), ("val", ["1"])]
+    assert [entry.to_json() for entry in moved(four_scenes).plan().entries] == before
+    assert [four_scenes.run(entry).outcome for entry in four_scenes.plan().entries] == ["already_finished"] * 4
+
+
+def test_rows_of_one_shard_that_part_are_planned_in_two(tmp_path):
+    campaign = fake_campaign(tmp_path, [("train", 8)], rows_per_shard=4)
+    campaign.run_all()
+    plan = moved(campaign, mode="explicit", scenes={"val": ["room-train-00002"]}, rest="train").plan()
+    assert scenes_of(plan.entries) == [("train", ["0", "1"]), ("train", ["3"]), ("val", ["2"])]
+    assert [entry.shard_id for entry in plan.entries] == ["shard-000000", "shard-000001", "shard-000002"]
+
+
+def test_rows_that_move_into_a_split_that_is_not_asked_for_leave_the_plan(tmp_path):
+    source = {"splits": ["train"]}
+    only_train = fake_campaign(tmp_path, [("train", 6), ("val", 2)], rows_per_shard=2, source=source)
+    assert scenes_of(only_train.plan().entries) == [("train", ["0"]), ("train", ["1"]), ("train", ["2"])]
+    scenes = {"val": ["room-train-00001", "room-val-00003"]}
+    plan = moved(only_train, mode="explicit", scenes=scenes, rest="train").plan()
+    assert scenes_of(plan.entries) == [("train", ["0"]), ("train", ["2"])], "the last one closes the gap"
+    assert [entry.shard_id for entry in plan.entries] == ["shard-000000", "shard-000001"]
+
+
+def test_an_edited_split_is_refused_everywhere_until_it_is_planned(four_scenes):
+    edited = moved(four_scenes, mode="explicit", scenes={"val": ["room-train-00001"]}, rest="train")
+    change = r"planned with scene room-train-00001 in train; by the campaign's \[split\] it is now in val"
+    second = read_rollout_shard_manifest(edited.config)[1]
+    with pytest.raises(ShardDrift, match=f"shard-000001: {change}; 'rollout-assets campaign plan'"):
+        edited.run(second)
+    with pytest.raises(ShardDrift, match=change):
+        promote_rollout_campaign(edited.config)
+    stale = {part.what: part.why for part in stale_parts(edited.config, edited.source)}
+    assert set(stale) == {"rollout_shard_plan", "shard-000001", "shard-000003", "rollouts_zarr"}
+    assert stale["rollout_shard_plan"].startswith("planned with scene room-train-00001 in train")
+    states = summarize_rollout_shard_campaign(edited.config).shards
+    assert [shard.state for shard in states] == ["succeeded", "incomplete", "succeeded", "incomplete"]
+    new = unplanned_rows(edited.config, read_rollout_shard_manifest(edited.config), edited.source)
+    assert [key.split("/")[0] for key in new] == ["room-val-00003"] * 2 + ["room-train-00001"] * 2
+
+
+def test_new_scenes_only_add_lines_to_a_plan_by_scene(tmp_path):
+    split = {"mode": "by_scene", "shares": HALVES, "seed": 5}
+    first = fake_campaign(tmp_path, [("train", 12)], rows_per_shard=2, split=split).plan()
+    assert {entry.split for entry in first.entries} == {"train", "val"}
+    before = first.path.read_bytes()
+    grown = fake_campaign(tmp_path, [("train", 12), ("val", 8)], rows_per_shard=2, split=split).plan()
+    assert grown.replaced is None and grown.path.read_bytes().startswith(before) and grown.num_rows == 20
+
+
+def test_a_longer_store_keeps_the_sources_splits_of_its_old_rows(tmp_path):
+    split = {"mode": "by_scene", "shares": {"train": 0.0, "val": 1.0}}
+    fake_campaign(tmp_path, [("train", 2)], split=split).run_all()
+    promote_rollout_campaign(fake_campaign(tmp_path, split=split).config)
+    grown = fake_campaign(tmp_path, [("train", 2), ("val", 2), ("train", 1)], split=split)
+    grown.run_all()
+    extended = promote_rollout_campaign(grown.config)
+    assert [part.how for part in extended.splits] == ["extended"]
+    manifest = read_rollout_store_manifest(extended.version.children[0])
+    assert sorted(manifest["source_splits"].values()) == ["train"] * 3 and len(manifest["source_splits"]) == 3
+    anew = promote_rollout_campaign(grown.config, incremental=False)
+    assert read_rollout_store_manifest(anew.version.children[0])["source_splits"] == manifest["source_splits"]
+
+
+def test_a_source_that_changed_its_own_split_is_drift_also_under_another_split(tmp_path):
+    split = {"mode": "by_scene", "shares": {"train": 1.0, "val": 0.0}}
+    config = fake_campaign(tmp_path, [("train", 2)], split=split).config
+    existing = plan_rollout_shards(config, store=FakeSource((("train", 2),), splits=config.split))
+    rows = [row.model_copy(update={"source_split": "val"}) for row in existing[0].rows]
+    altered = existing[0].model_copy(update={"rows": tuple(rows)})
+    with pytest.raises(ShardDrift, match="campaign plan --anew"):
+        plan_rollout_shards(config, (altered,), store=FakeSource((("train", 2),), splits=config.split))
+
+
+def test_a_source_that_was_opened_with_other_splits_is_not_planned(tmp_path):
+    config = fake_campaign(tmp_path, split={"mode": "by_scene", "shares": {"train": 0.0, "val": 1.0}}).config
+    with pytest.raises(CampaignError, match=r"other splits than the campaign's; use open_source\(config\)"):
+        plan_rollout_shards(config, store=FakeSource((("train", 2),)))
+
+
+def test_requests_of_a_collection_follow_the_campaigns_split_and_are_prepared_again_when_it_changes(
+    small_store, tmp_path
+):
+    scenes = ["synthetic-11-00000", "synthetic-11-00001"]
+    keys = {}
+    for train, val in (scenes, reversed(scenes)):
+        config = real(
+            tmp_path / "out", small_store, split={"mode": "explicit", "scenes": {"train": [train], "val": [val]}}
+        )
+        inputs = CampaignInputs(config, "validation", tmp_path / "requests.jsonl")
+        assert inputs.write(reuse=True).source_rows == 2
+        keys[val] = {json.loads(line)["sample_key"] for line in inputs.path.read_text().splitlines()}
+    assert all(key.startswith(scene) for scene, of_scene in keys.items() for key in of_scene) and all(keys.values())
+
+
+def test_planning_says_which_scenes_would_leak_and_that_a_list_is_incomplete(store_copy, tmp_path):
+    split_by_sample(store_copy)
+    campaign = tmp_path / "campaign.toml"
+    campaign.write_text(toml_text(real(tmp_path / "out", store_copy)))
+    shown = run("campaign", "plan", "-c", str(campaign))
+    text = " ".join(shown.stdout.split())
+    assert shown.returncode == 0 and "in several splits, which promotion will refuse: synthetic-11-0000" in text
+    assert '[split] mode = "by_scene" in the campaign puts every scene into one split' in text
+    config = real(tmp_path / "out", store_copy, split={"mode": "explicit", "scenes": {"val": ["synthetic-11-00000"]}})
+    campaign.write_text(toml_text(config))
+    refused = run("campaign", "plan", "-c", str(campaign))
+    assert refused.returncode == 2 and "1 scene not listed in [split]" in " ".join(refused.stderr.split())
