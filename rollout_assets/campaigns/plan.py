@@ -204,7 +204,7 @@ def refuse_unplanned(shard_ids: Sequence[str], planned: Sequence[str]) -> None:
 def open_source(config: CampaignConfig) -> VinOfflineStore:
     """The campaign's source store."""
     digests = MeshDigests(CampaignLayout(config.shards.output_dir).mesh_digests)
-    return VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs, digests)
+    return VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs, digests, config.oracle.simplify)
 
 
 def planned_rows(entry: RolloutShardEntry, config: CampaignConfig, store: VinOfflineStore) -> tuple[IndexRow, ...]:

@@ -35,14 +35,21 @@ class VinOfflineStore:
         self.meshes = meshes
 
     @classmethod
-    def open(cls, path: str | Path, mesh_dirs: Sequence[Path] = (), mesh_digests: MeshDigests | None = None) -> Self:
+    def open(
+        cls,
+        path: str | Path,
+        mesh_dirs: Sequence[Path] = (),
+        mesh_digests: MeshDigests | None = None,
+        simplify: float | None = None,
+    ) -> Self:
         """Open and check a store; ``SourceDamaged`` lists all problems. Meshes default to ``meshes/`` inside it.
 
-        Nothing is ever written there; what is worth remembering about meshes goes to ``mesh_digests``.
+        Nothing is ever written there; what is worth remembering about meshes goes to ``mesh_digests``. With
+        ``simplify``, meshes are read with only that share of their faces.
         """
         root = expand_path(path).resolve()
         folders = tuple(mesh_dirs) or (root / layout.MESHES_DIR,)
-        return cls(read_snapshot(root), MeshLibrary(folders, digests=mesh_digests))
+        return cls(read_snapshot(root), MeshLibrary(folders, digests=mesh_digests, simplify=simplify))
 
     def __len__(self) -> int:
         return len(self._snapshot.rows)
