@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import polars as pl
 import typer
 from pydantic import ValidationError
 
 from rollout_assets import rollouts
-from rollout_assets.commands.frames import AsCsv, show_frame, show_records
+from rollout_assets.commands.explanations import show_explanation, show_replays
+from rollout_assets.commands.frames import AsCsv, show_frame
 from rollout_assets.commands.opened_store import Campaign, Rollout, Split, Store, open_store, required_campaign
 from rollout_assets.commands.settings import read_setting
 from rollout_assets.commands.terminal import (
@@ -277,7 +277,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Everything about one candidate: rules with measured values and limits, errors, source, mesh, config, commit."""
-    show(rollouts.explain(open_store(store, split), candidate), as_json, _show_explanation)
+    show(rollouts.explain(open_store(store, split), candidate), as_json, show_explanation)
 
 
 @app.command()
@@ -302,7 +302,7 @@ def replay(
         rows = range(count if sources is None else min(sources, count))
         with progress_bars() as progress:
             replays = list(rollouts.replay_sources(reader, config, rows, tolerance=tolerance, progress=progress))
-    _show_replays(replays, as_json)
+    show_replays(replays, as_json)
 
 
 @app.command("second-opinion")
@@ -386,41 +386,3 @@ def _with_settings(
         return RolloutSuspiciousQueryConfig.model_validate(values)
     except ValidationError as error:
         raise ConfigError(f"--set: {problems_text(error, RolloutSuspiciousQueryConfig)}") from None
-
-
-def _show_explanation(explanation: rollouts.Explanation) -> None:
-    for line in explanation.story:
-        say(line)
-    rules = [(r.rule, r.measured, r.limit or "not recorded", r.passed, r.reason) for r in explanation.rules]
-    print_table("rules", ("rule", "measured", "limit", "passed", "reason"), rows=rules)
-    show_records("oracle", vars(explanation.errors))
-    show_records("source", explanation.source)
-    target = ("target_id", "target_class_name", "gt_match_status", "gt_match_iou", "matched_gt_target_id", "reason")
-    show_records("target", {name: explanation.target[name] for name in target})
-    show_records("hashes", explanation.hashes)
-    confirmed = {
-        True: "hashes agree with the row's lineage",
-        False: "NOT what the row's lineage says",
-        None: "not recorded",
-    }
-    sections: dict[str, Any] = {key: value for part in explanation.config.values() for key, value in part.items()}
-    show_records(f"config ({confirmed[explanation.config_confirmed]})", sections)
-    show_records("made by", explanation.made_by)
-
-
-def _show_replays(replays: Sequence[rollouts.Replay], as_json: bool) -> None:
-    differing = [replay for replay in replays if not replay.identical]
-    if as_json:
-        print_json([_replay_facts(replay) for replay in replays])
-    else:
-        for replay in differing:
-            show_frame(f"{replay.subject}: stored is a, recomputed is b", replay.differences, None, False, False)
-        compared = sum((Counter(replay.diff.rows_compared) for replay in replays), Counter())
-        verdict = red(f"{len(differing)} of {len(replays)} differ") if differing else green("identical")
-        say(verdict, f": {compared['rollouts']:,} rollouts, {compared['candidates']:,} candidates recomputed")
-    exit_unless(not differing)
-
-
-def _replay_facts(replay: rollouts.Replay) -> dict[str, Any]:
-    rows_compared, differences = replay.diff.rows_compared, replay.differences.to_dicts()
-    return {"subject": replay.subject, "rows_compared": rows_compared, "differences": differences}

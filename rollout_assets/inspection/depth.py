@@ -151,7 +151,7 @@ _SUMMARY = dict.fromkeys(("step_row_id", *_COUNTS), pl.Int64) | dict.fromkeys((*
 
 def _summary(row: int, depth: NDArray[np.float16], valid: NDArray[np.bool_], far_m: float) -> dict[str, Any]:
     seen = depth[valid].astype(np.float32)
-    line = {"step_row_id": row, "pixel_count": valid.size, "valid_pixels": len(seen)}
+    line: dict[str, Any] = {"step_row_id": row, "pixel_count": valid.size, "valid_pixels": len(seen)}
     line["valid_fraction"] = len(seen) / valid.size
     if not len(seen):
         return line
