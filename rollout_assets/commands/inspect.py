@@ -182,7 +182,7 @@ def steps(
 def tree(store: Store, split: Split = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """What each recipe selected at each step, by position family."""
     frame = rollouts.rollout_tree_summary_rows(open_store(store, split))
-    hidden = ("policy", "strategy", "mixture", "sources", *RECIPE_PARAMETERS)
+    hidden = ("policy", "strategy", "mixture", "sources", "rri_mean", *RECIPE_PARAMETERS)
     shown = [name for name in frame.columns if name not in hidden]
     show_frame("rollout trees", frame, shown, as_json, as_csv)
 
