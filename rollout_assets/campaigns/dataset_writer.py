@@ -46,7 +46,7 @@ class RolloutDatasetWriter:
     def __init__(self, config: CampaignConfig, source: VinOfflineStore | None = None) -> None:
         self.config = config
         self.source = source or open_source(config)
-        self._scenes = SceneLoader(self.source.meshes, config.oracle.device)
+        self._scenes = SceneLoader(self.source.meshes, config.oracle)
 
     def write(
         self,

@@ -246,7 +246,13 @@ def refuse_unplanned(shard_ids: Sequence[str], planned: Sequence[str]) -> None:
 def open_source(config: CampaignConfig) -> VinOfflineStore:
     """The campaign's source store, its rows in the campaign's splits."""
     digests = MeshDigests(CampaignLayout(config.shards.output_dir).mesh_digests)
-    return VinOfflineStore.open(config.source.store_dir, config.source.mesh_dirs, digests, config.split)
+    return VinOfflineStore.open(
+        config.source.store_dir,
+        config.source.mesh_dirs,
+        digests,
+        splits=config.split,
+        simplify=config.oracle.simplify,
+    )
 
 
 def planned_rows(entry: RolloutShardEntry, config: CampaignConfig, store: VinOfflineStore) -> tuple[IndexRow, ...]:

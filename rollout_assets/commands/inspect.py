@@ -11,7 +11,7 @@ import typer
 from pydantic import ValidationError
 
 from rollout_assets import rollouts
-from rollout_assets.commands.explained import show_explanation, show_replays
+from rollout_assets.commands.explanations import show_explanation, show_replays
 from rollout_assets.commands.frames import AsCsv, show_frame
 from rollout_assets.commands.opened_store import Campaign, Rollout, Split, Store, open_store, required_campaign
 from rollout_assets.commands.settings import read_setting
@@ -29,7 +29,7 @@ from rollout_assets.commands.terminal import (
 from rollout_assets.config import RolloutSuspiciousQueryConfig, load_campaign
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError, counted
-from rollout_assets.inspection.context import require_row
+from rollout_assets.inspection.objectives import RECIPE_PARAMETERS
 from rollout_assets.inspection.suspicious import KINDS, recorded_thresholds
 from rollout_assets.parsing import refuse_long_pattern
 
@@ -83,7 +83,7 @@ def waterfall(store: Store, split: Split = None, as_json: AsJson = False, as_csv
 def groups(
     store: Store,
     by: Annotated[
-        str, typer.Option(help="position, strategy, reason, policy, recipe, scene, target_class, …")
+        str, typer.Option(help="position, strategy, mixture, reason, policy, recipe, scene, target, target_class, …")
     ] = "position",
     split: Split = None,
     as_json: AsJson = False,
@@ -153,16 +153,13 @@ def steps(
     store: Store,
     split: Split = None,
     rollout: Rollout = None,
+    step: Step = None,
     limit: Limit = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
     """Every step: which views were offered, which one was selected, what it gained."""
-    reader = open_store(store, split)
-    frame = rollouts.rollout_step_objective_rows(reader)
-    if rollout is not None:
-        require_row(reader, "rollouts", rollout)
-        frame = frame.filter(pl.col("rollout_row_id") == rollout)
+    frame = rollouts.rollout_step_objective_rows(open_store(store, split), rollout, step)
     shown = (
         "step_row_id",
         "rollout_row_id",
@@ -185,21 +182,25 @@ def steps(
 def tree(store: Store, split: Split = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """What each recipe selected at each step, by position family."""
     frame = rollouts.rollout_tree_summary_rows(open_store(store, split))
-    shown = [name for name in frame.columns if name not in ("policy", "strategy", "sources")]
+    hidden = ("policy", "strategy", "mixture", "sources", "rri_mean", *RECIPE_PARAMETERS)
+    shown = [name for name in frame.columns if name not in hidden]
     show_frame("rollout trees", frame, shown, as_json, as_csv)
 
 
 @app.command()
 def depth(
     store: Store,
+    rollout: Rollout = None,
+    step: Step = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many images.", min=1)] = 128,
     split: Split = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Depth images of selected views: valid and far pixels, least, median and greatest depth."""
-    frame = rollouts.selected_depth_summary_rows(open_store(store, split), limit)
-    show_frame("selected depth", frame, None, as_json, as_csv)
+    """Depth images of selected views: size, intrinsics, valid and far pixels, least, mean, median, greatest depth."""
+    frame = rollouts.selected_depth_summary_rows(open_store(store, split), limit, rollout, step)
+    shown = [name for name in frame.columns if name not in ("pixel_count", "valid_pixels")]
+    show_frame("selected depth", frame, [n for n in shown if not n.startswith("principal_")], as_json, as_csv)
 
 
 @app.command()

@@ -51,7 +51,7 @@ SuspiciousKind = Literal[
     "valid_candidate_missing_label",
     "accuracy_worsens",
     "low_valid_fanout",
-    "dominant_invalid_reason",
+    "dominant_reason_of_shell",
     "high_score_invalid_gt_target",
     "selected_motion_outlier",
     "greedy_choice_not_best",
@@ -63,6 +63,7 @@ SuspiciousKind = Literal[
     "zero_variance_feature",
     "empty_depth",
     "saturated_depth",
+    "dominant_invalid_reason",
     "chain_loses_ground",
     "near_duplicate_views",
 ]
@@ -211,6 +212,9 @@ class OracleConfig(ConfigSection):
     )
     surface_samples: Count = Field(4096, description="Density of the clipped surface's samples: so many on its box.")
     face_weighting: Literal["area", "uniform"] = Field("area", description="uniform: every face counts the same.")
+    simplify: Annotated[Number, Field(gt=0, lt=1)] | None = hashed_when_set(
+        None, description="Share of every mesh's faces that are kept; none scores whole meshes. ARIA-NBV keeps 0.1."
+    )
     distance: Literal["true", "pytorch3d"] = Field("true", description="pytorch3d: small triangles as their edges.")
     min_current_points: Count = Field(1, description="Points in the crop below which a target gets no label.")
     scene_labels: bool = Field(False, description="Also label the whole scene, not only the target.")
@@ -337,7 +341,8 @@ class RolloutSuspiciousQueryConfig(ConfigSection):
     """Thresholds used by suspicious_rollout_rows, and which kinds are errors. Never changes a row."""
 
     min_valid_candidates: Count = Field(3, description="A step with fewer takeable views is suspicious.")
-    dominant_invalid_fraction: Fraction = Field(0.8, description="Share of a shell that one reason refuses.")
+    dominant_invalid_fraction: Fraction = Field(0.8, description="Share of a step's refused views with one reason.")
+    dominant_shell_fraction: Fraction = Field(0.8, description="Share of all views of a step with one reason.")
     high_target_score: NonNegative = Field(0.5, description="A target with this score should have ground truth.")
     max_step_distance_m: NonNegative = Field(1.25, description="Longest step that a selected view should take.")
     max_height_delta_m: NonNegative = Field(0.6, description="Largest change of height that it should make.")

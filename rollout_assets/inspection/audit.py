@@ -10,6 +10,7 @@ import polars as pl
 from rollout_assets.inspection import decode
 from rollout_assets.inspection.context import candidate_span, rollout_context
 from rollout_assets.inspection.decode import absent_as_null, named
+from rollout_assets.inspection.mixtures import mixture_series
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATE_DIAGNOSTICS, CANDIDATES, DIAGNOSTIC_COLUMNS, TARGETS
 
@@ -20,7 +21,12 @@ _IDS = ("candidate_row_id", "step_row_id", "rollout_row_id", "step_index", "shel
 _SELECTED_LABELS = (
     "position_id",
     "strategy_id",
+    "mixture_id",
+    "sampler_probability",
+    "primary_invalid_reason",
     "pose_world_cam",
+    "scene_rri",
+    "scene_root_gain",
     "target_rri",
     "target_root_gain",
     "target_pm_dist_before",
@@ -47,6 +53,7 @@ def candidate_audit_rows(
     candidates = candidates.with_columns(
         named(candidates["primary_invalid_reason"], decode.decode_invalid_reason).alias("reason"),
         named(candidates["invalid_reason_bitset"], decode.decode_reason_bitset).alias("all_reasons"),
+        mixture_series(reader, candidates["mixture_id"]).alias("mixture"),
         *camera_centre("pose_world_cam"),
     ).rename({"score_source_id": "score_source"})
     context = rollout_context(reader).select("rollout_row_id", *_CONTEXT)
@@ -111,6 +118,7 @@ _DECODED_TARGET_COLUMNS = tuple(
 _REPLACED = {
     "position_id": ("position", "strategy"),
     "strategy_id": (),
+    "mixture_id": ("mixture_id", "mixture"),
     "score_source_id": ("score_source",),
     "primary_invalid_reason": ("reason",),
     "invalid_reason_bitset": ("all_reasons", "invalid_reason_bitset"),

@@ -28,6 +28,8 @@ def rollout_context(reader: RolloutZarrStoreReader) -> pl.DataFrame:
             "policy_id",
             "horizon",
             "branch_factor",
+            "beam_width",
+            "temperature",
             "termination_reason",
             "final_cumulative_target_root_gain",
         ),
@@ -52,27 +54,32 @@ def candidate_span(
         raise StoreError(f"limit must be >= 0, got {limit}")
     start, stop = 0, reader.num_rows("candidates")
     if rollout_row_id is not None or step_row_id is not None:
-        start, stop = _rows_of(reader, rollout_row_id, step_row_id)
+        steps = step_span(reader, rollout_row_id, step_row_id)
+        ends = np.cumsum(reader.array(STEPS.path("num_candidates")), dtype=np.int64)
+        starts = np.concatenate([[0], ends])
+        start, stop = int(starts[steps.start]), int(starts[steps.stop])
     return range(start, stop if limit is None else min(stop, start + limit))
 
 
-def _rows_of(reader: RolloutZarrStoreReader, rollout_row_id: int | None, step_row_id: int | None) -> tuple[int, int]:
-    ends = np.cumsum(reader.array(STEPS.path("num_candidates")), dtype=np.int64)
-    owner = reader.array(STEPS.path("rollout_row_id"))
-    first, last = 0, len(ends)
+def step_span(
+    reader: RolloutZarrStoreReader, rollout_row_id: int | None = None, step_row_id: int | None = None
+) -> range:
+    """Rows of the step table that belong to a chain, or the one step, or both; all by default."""
+    if rollout_row_id is not None:
+        require_row(reader, "rollouts", rollout_row_id)
     if step_row_id is not None:
         require_row(reader, "steps", step_row_id)
-        first, last = step_row_id, step_row_id + 1
-        if rollout_row_id is not None and owner[step_row_id] != rollout_row_id:
+    if rollout_row_id is None:
+        return range(reader.num_rows("steps")) if step_row_id is None else range(step_row_id, step_row_id + 1)
+    owner = reader.array(STEPS.path("rollout_row_id"))
+    if step_row_id is not None:
+        if owner[step_row_id] != rollout_row_id:
             raise StoreError(f"step {step_row_id} belongs to rollout {owner[step_row_id]}, not {rollout_row_id}")
-    elif rollout_row_id is not None:
-        require_row(reader, "rollouts", rollout_row_id)
-        mine = np.flatnonzero(owner == rollout_row_id)
-        if len(mine) and mine[-1] - mine[0] + 1 != len(mine):
-            raise StoreDamaged(STEPS.path("rollout_row_id"), f"steps of rollout {rollout_row_id} are not contiguous")
-        first, last = (int(mine[0]), int(mine[-1]) + 1) if len(mine) else (0, 0)
-    starts = np.concatenate([[0], ends])
-    return int(starts[first]), int(starts[last])
+        return range(step_row_id, step_row_id + 1)
+    mine = np.flatnonzero(owner == rollout_row_id)
+    if len(mine) and mine[-1] - mine[0] + 1 != len(mine):
+        raise StoreDamaged(STEPS.path("rollout_row_id"), f"steps of rollout {rollout_row_id} are not contiguous")
+    return range(int(mine[0]), int(mine[-1]) + 1) if len(mine) else range(0)
 
 
 def require_row(reader: RolloutZarrStoreReader, table: str, row: int) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rollout_assets.errors import StoreError
 from rollout_assets.geometry.poses import Float32
-from rollout_assets.inspection.context import require_row
+from rollout_assets.inspection.context import require_row, step_span
 from rollout_assets.rollouts.zarr_store.chunks.arrays import decoding_threads
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import ABSENT, SELECTED_DEPTH
@@ -38,13 +38,21 @@ class SelectedDepthPreview:
     full_size_hw: tuple[int, int]
 
 
-def selected_depth_summary_rows(reader: RolloutZarrStoreReader, limit: int | None = 128) -> pl.DataFrame:
+def selected_depth_summary_rows(
+    reader: RolloutZarrStoreReader,
+    limit: int | None = 128,
+    rollout_row_id: int | None = None,
+    step_row_id: int | None = None,
+) -> pl.DataFrame:
     """Return bounded summaries for persisted selected-action depth rasters.
 
-    Per step: share of valid and of far pixels, least, median and greatest valid depth (null when there is none).
-    ``limit`` steps, spread evenly over the store; None for all. A store without depth has no rows.
+    Per step: size and intrinsics of the image, its pixels and how many are valid, share of valid and of far pixels,
+    least, mean, median and greatest valid depth (null when there is none). ``limit`` steps, spread evenly over the
+    store, or over a chain's steps; None for all. Only these rasters are read. A store without depth has no rows.
     """
-    rows = _spread(_depth_rows(reader), limit)
+    steps = step_span(reader, rollout_row_id, step_row_id)
+    with_depth = _depth_rows(reader)
+    rows = _spread(with_depth[(with_depth >= steps.start) & (with_depth < steps.stop)], limit)
     far_m = _far_m(reader)
 
     def summarise(start: int, stop: int, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
@@ -54,7 +62,18 @@ def selected_depth_summary_rows(reader: RolloutZarrStoreReader, limit: int | Non
 
     frame = pl.DataFrame(_over_blocks(reader, rows, summarise), schema=_SUMMARY)
     owner = reader.table("steps", columns=("step_row_id", "rollout_row_id", "step_index", "selected_candidate_row_id"))
-    return owner.join(frame, on="step_row_id", how="inner", maintain_order="left")
+    return owner.join(_cameras(reader, rows), on="step_row_id", how="inner", maintain_order="left").join(
+        frame, on="step_row_id", how="inner", maintain_order="left"
+    )
+
+
+def _cameras(reader: RolloutZarrStoreReader, rows: NDArray[np.int64]) -> pl.DataFrame:
+    """Size and intrinsics of the images of some steps."""
+    columns = {"step_row_id": pl.Series(rows, dtype=pl.Int64)}
+    for stored, (names, dtype) in _CAMERA.items():
+        values = reader.array(SELECTED_DEPTH.path(stored))[rows] if len(rows) else np.zeros((0, 2))
+        columns |= {name: pl.Series(values[:, axis], dtype=dtype) for axis, name in enumerate(names)}
+    return pl.DataFrame(columns)
 
 
 def selected_depth_extremes(reader: RolloutZarrStoreReader, limit: int | None = None) -> pl.DataFrame:
@@ -118,18 +137,31 @@ def selected_depth_preview(
     )
 
 
-_FRACTIONS, _DEPTHS = ("valid_fraction", "far_fraction"), ("depth_min_m", "depth_median_m", "depth_max_m")
-_SUMMARY = {"step_row_id": pl.Int64} | dict.fromkeys((*_FRACTIONS, *_DEPTHS), pl.Float64)
+_CAMERA = {
+    "image_size_hw": (("image_height", "image_width"), pl.Int64),
+    "focal_px": (("focal_x_px", "focal_y_px"), pl.Float64),
+    "principal_point_px": (("principal_x_px", "principal_y_px"), pl.Float64),
+}
+"""Stored pair -> the names and the type of its two columns."""
+
+_COUNTS, _FRACTIONS = ("pixel_count", "valid_pixels"), ("valid_fraction", "far_fraction")
+_DEPTHS = ("depth_min_m", "depth_mean_m", "depth_median_m", "depth_max_m")
+_SUMMARY = dict.fromkeys(("step_row_id", *_COUNTS), pl.Int64) | dict.fromkeys((*_FRACTIONS, *_DEPTHS), pl.Float64)
 
 
 def _summary(row: int, depth: NDArray[np.float16], valid: NDArray[np.bool_], far_m: float) -> dict[str, Any]:
     seen = depth[valid].astype(np.float32)
-    line = {"step_row_id": row, "valid_fraction": float(valid.mean())}
+    line: dict[str, Any] = {"step_row_id": row, "pixel_count": valid.size, "valid_pixels": len(seen)}
+    line["valid_fraction"] = len(seen) / valid.size
     if not len(seen):
         return line
-    least, median, most = float(seen.min()), float(np.median(seen)), float(seen.max())
-    far = float((seen >= np.float16(far_m)).mean())
-    return line | {"far_fraction": far, "depth_min_m": least, "depth_median_m": median, "depth_max_m": most}
+    return line | {
+        "far_fraction": float((seen >= np.float16(far_m)).mean()),
+        "depth_min_m": float(seen.min()),
+        "depth_mean_m": float(seen.mean(dtype=np.float64)),
+        "depth_median_m": float(np.median(seen)),
+        "depth_max_m": float(seen.max()),
+    }
 
 
 def _far_m(reader: RolloutZarrStoreReader) -> float:

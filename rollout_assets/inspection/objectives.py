@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from rollout_assets.inspection.audit import selected_rows, with_names
-from rollout_assets.inspection.context import rollout_context
-from rollout_assets.inspection.decode import absent_as_null
+from rollout_assets.inspection.audit import camera_centre, selected_rows, with_names
+from rollout_assets.inspection.context import rollout_context, step_span
+from rollout_assets.inspection.decode import absent_as_null, decode_invalid_reason, named
+from rollout_assets.inspection.mixtures import mixture_series
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import ABSENT, CUMULATIVE_OF, STEPS
 
@@ -14,8 +15,14 @@ _OF_SELECTED = {
     "shell_index": "selected_shell_index",
     "position": "selected_position",
     "strategy": "selected_strategy",
+    "mixture_id": "selected_mixture_id",
+    "mixture": "selected_mixture",
+    "reason": "selected_reason",
+    "sampler_probability": "selected_sampler_probability",
     "target_root_gain": "marginal_target_root_gain",
     "target_rri": "marginal_target_rri",
+    "scene_root_gain": "marginal_scene_root_gain",
+    "scene_rri": "marginal_scene_rri",
     "target_pm_dist_before": "error_before_m2",
     "target_pm_dist_after": "error_after_m2",
     "selection_probabilities": "selected_probability",
@@ -27,32 +34,59 @@ _OF_SELECTED = {
 """Column of the selected candidate -> its name in a step's row."""
 
 
-def rollout_step_objective_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
+RECIPE_PARAMETERS = ("horizon", "branch_factor", "beam_width", "temperature")
+"""What a recipe was run with, as every chain of it records; ``beam_width`` is null without a beam."""
+
+_OF_CHAIN = ("rollout_id", "chain_id", "recipe", "policy", *RECIPE_PARAMETERS, "scene", "split")
+
+CAMERA = ("camera_x_m", "camera_y_m", "camera_z_m")
+"""Where the selected view stands, in ``decision_rows`` only."""
+
+
+def rollout_step_objective_rows(
+    reader: RolloutZarrStoreReader, rollout_row_id: int | None = None, step_row_id: int | None = None
+) -> pl.DataFrame:
     """Return per-step objective, branching, and selected-action audit rows.
 
     ``marginal_*`` is what the step itself added, ``cumulative_*`` what the chain had gained by then. ``best_`` and
     ``mean_root_gain`` are those of all labelled views on offer, ``regret`` is best minus taken. ``entropy`` (nats) is
     the policy's over the shell. ``chains_here`` of the same tree stand in this state, and leave it by ``fanout``
     different views. A step that took nothing has null in ``fanout``, ``regret``, ``selected_*`` and ``marginal_*``.
+    All steps by default, or those of a chain, or one.
     """
+    steps = step_span(reader, rollout_row_id, step_row_id)
+    return decision_rows(reader).select(*_ORDER).slice(steps.start, len(steps))
+
+
+def decision_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
+    """Every step with all that is known about its decision: the objective rows, with source row and camera."""
     steps = reader.table("steps").drop("selected_compact_valid_index")
     context = rollout_context(reader).select(
-        "rollout_row_id", "rollout_id", "recipe", "policy", "scene", "split", "target_row_id", "target_id"
+        "rollout_row_id", *_OF_CHAIN, "target_row_id", "target_id", "source_row_id"
     )
-    chosen = with_names(selected_rows(reader)).select("step_row_id", *_OF_SELECTED).rename(_OF_SELECTED)
     rows = (
         steps.drop("selected_shell_index")
         .join(context, on="rollout_row_id", how="left", maintain_order="left")
-        .join(chosen, on="step_row_id", how="left", maintain_order="left")
+        .join(_chosen(reader), on="step_row_id", how="left", maintain_order="left")
         .join(shell_statistics(reader), on="step_row_id", how="left", maintain_order="left")
         .join(_branching(steps, context), on="step_row_id", how="left", maintain_order="left")
         .with_columns(
             (1.0 - pl.col("num_valid_candidates") / pl.col("num_candidates")).alias("invalid_fraction"),
             (pl.col("best_root_gain") - pl.col("marginal_target_root_gain")).alias("regret"),
         )
-        .select(*_ORDER)
     )
     return absent_as_null(rows)
+
+
+def _chosen(reader: RolloutZarrStoreReader) -> pl.DataFrame:
+    """The selected view of every step that took one, under its names in a step's row, and where it stands."""
+    views = with_names(selected_rows(reader))
+    views = views.with_columns(
+        named(views["primary_invalid_reason"], decode_invalid_reason).alias("reason"),
+        mixture_series(reader, views["mixture_id"]).alias("mixture"),
+        *camera_centre("pose_world_cam"),
+    )
+    return views.select("step_row_id", *_OF_SELECTED, *CAMERA).rename(_OF_SELECTED)
 
 
 def shell_statistics(reader: RolloutZarrStoreReader) -> pl.DataFrame:
@@ -125,11 +159,7 @@ _ORDER = (
     "step_row_id",
     "rollout_row_id",
     "step_index",
-    "rollout_id",
-    "recipe",
-    "policy",
-    "scene",
-    "split",
+    *_OF_CHAIN,
     "target_row_id",
     "target_id",
     "num_candidates",

@@ -112,7 +112,8 @@ def replay_sources(
 
 def source_of(campaign: CampaignConfig) -> VinOfflineStore:
     """The source store that a campaign names."""
-    return VinOfflineStore.open(campaign.source.store_dir, campaign.source.mesh_dirs)
+    source = campaign.source
+    return VinOfflineStore.open(source.store_dir, source.mesh_dirs, simplify=campaign.oracle.simplify)
 
 
 def _generator(

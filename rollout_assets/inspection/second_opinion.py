@@ -207,7 +207,7 @@ class _Naive:
         self.rollout = lru_cache(maxsize=8)(self._rollout)
         self.sample: Callable[[str], VinSample] = lru_cache(maxsize=4)(lambda key: source.sample(source.row(key)))
         self._rays = lru_cache(maxsize=4)(self._rays_of)
-        self._scenes = SceneLoader(source.meshes, campaign.oracle.device)
+        self._scenes = SceneLoader(source.meshes, campaign.oracle)
         self._depths: dict[tuple[str, bytes], Float64] = {}
         self._clouds: dict[tuple[str, bytes, _Doubt], Float64] = {}
         self._errors: dict[tuple[str, str, bytes, _Doubt], float] = {}

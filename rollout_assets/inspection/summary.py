@@ -8,15 +8,17 @@ import polars as pl
 
 from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.errors import ConfigError
-from rollout_assets.inspection.audit import camera_centre, selected_rows, with_names
 from rollout_assets.inspection.context import rollout_context
 from rollout_assets.inspection.decode import decode_invalid_reason, decode_position_id, decode_strategy_id, named
+from rollout_assets.inspection.mixtures import mixture_series
+from rollout_assets.inspection.objectives import CAMERA, RECIPE_PARAMETERS, decision_rows
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.summary import CANDIDATE_STAGES, count_candidates
 
 GroupBy = Literal[
     "position",
     "strategy",
+    "mixture",
     "mixture_id",
     "reason",
     "step_index",
@@ -24,8 +26,10 @@ GroupBy = Literal[
     "recipe",
     "scene",
     "split",
+    "target",
     "target_class",
     "target_id",
+    "target_row_id",
     "score_source",
 ]
 
@@ -61,7 +65,7 @@ def candidate_group_summary_rows(reader: RolloutZarrStoreReader, group_by: Group
     columns = ["rollout_row_id", *masks.values(), "target_root_gain", "target_rri"]
     frame = reader.table("candidates", columns=columns).with_columns(_group_column(reader, group_by))
     if group_by not in frame.columns:
-        context = rollout_context(reader).select("rollout_row_id", group_by)
+        context = rollout_context(reader).select("rollout_row_id", _named_target(group_by))
         frame = frame.join(context, on="rollout_row_id", how="left", maintain_order="left")
     labelled = pl.col("oracle_label_mask")
     gain, rri = pl.col("target_root_gain").filter(labelled), pl.col("target_rri").filter(labelled)
@@ -86,43 +90,47 @@ def candidate_group_summary_rows(reader: RolloutZarrStoreReader, group_by: Group
 def rollout_tree_summary_rows(reader: RolloutZarrStoreReader) -> pl.DataFrame:
     """Summarize selected rollout-tree provenance by policy, step, and family.
 
-    One row per recipe, policy, step and position family that something was selected from: how often, by how many
-    chains, targets and sources, from how many distinct views, and the mean gain and probability of what was taken.
+    One row per recipe, its parameters, policy, step, and position, gaze and component that something was selected from:
+    how often, by how many chains, targets and sources, from how many distinct views, and the mean gain and probability
+    of what was taken. ``valid_fanout_mean``, ``invalid_fraction_mean`` and ``entropy_mean`` (nats) are means over the
+    shells that it was taken from, ``fanout_mean`` counts the different views by which chains left those states.
     ``share`` is of all selections of the recipe at that step. ``distinct_views`` counts a view that several chains of
     one tree share once: branches of a tree have the same first steps.
     """
-    picked = (
-        with_names(selected_rows(reader))
-        .with_columns(camera_centre("pose_world_cam"))
-        .join(
-            rollout_context(reader).select("rollout_row_id", "recipe", "policy", "target_row_id", "source_row_id"),
-            on="rollout_row_id",
-            how="left",
-            maintain_order="left",
-        )
+    taken = (
+        decision_rows(reader)
+        .filter(pl.col("selected_shell_index").is_not_null())
+        .rename({f"selected_{name}": name for name in _FAMILY})
     )
-    at = ["recipe", "policy", "step_index"]
-    distinct = {
-        "chains": pl.col("rollout_row_id"),
-        "targets": pl.col("target_row_id"),
-        "sources": pl.col("source_row_id"),
-        "distinct_views": pl.struct("target_row_id", "camera_x_m", "camera_y_m", "camera_z_m"),
-    }
-    means = {
-        "root_gain_mean": "target_root_gain",
-        "rri_mean": "target_rri",
-        "probability_mean": "selection_probabilities",
-    }
     return (
-        picked.group_by([*at, "position", "strategy"])
+        taken.group_by([*_TREE_STEP, *RECIPE_PARAMETERS, *_FAMILY])
         .agg(
             pl.len().cast(pl.Int64).alias("selected"),
-            *(expr.n_unique().cast(pl.Int64).alias(name) for name, expr in distinct.items()),
-            *(pl.col(column).cast(pl.Float64).mean().alias(name) for name, column in means.items()),
+            *(pl.struct(parts).n_unique().cast(pl.Int64).alias(name) for name, parts in _DISTINCT.items()),
+            *(pl.col(column).cast(pl.Float64).mean().alias(name) for name, column in _MEANS.items()),
         )
-        .with_columns((pl.col("selected") / pl.col("selected").sum().over(at)).alias("share"))
-        .sort([*at, "position", "strategy"])
+        .with_columns((pl.col("selected") / pl.col("selected").sum().over(_TREE_STEP)).alias("share"))
+        .sort([*_TREE_STEP, *_FAMILY, *RECIPE_PARAMETERS])
     )
+
+
+_TREE_STEP = ("recipe", "policy", "step_index")
+_FAMILY = ("position", "strategy", "mixture")
+_DISTINCT = {
+    "chains": ("rollout_row_id",),
+    "targets": ("target_row_id",),
+    "sources": ("source_row_id",),
+    "distinct_views": ("target_row_id", *CAMERA),
+}
+_MEANS = {
+    "root_gain_mean": "marginal_target_root_gain",
+    "rri_mean": "marginal_target_rri",
+    "probability_mean": "selected_probability",
+    "valid_fanout_mean": "num_valid_candidates",
+    "invalid_fraction_mean": "invalid_fraction",
+    "entropy_mean": "entropy",
+    "fanout_mean": "fanout",
+}
 
 
 def candidate_result_diagnostic_counts(shell: CandidateShell) -> pl.DataFrame:
@@ -145,6 +153,10 @@ def candidate_result_diagnostic_counts(shell: CandidateShell) -> pl.DataFrame:
 
 
 def _group_column(reader: RolloutZarrStoreReader, group_by: str) -> list[pl.Series]:
+    if group_by == "mixture":
+        return [
+            mixture_series(reader, reader.table("candidates", columns=["mixture_id"])["mixture_id"]).alias(group_by)
+        ]
     if group_by in _OF_CANDIDATE:
         stored, decode = _OF_CANDIDATE[group_by]
         return [named(reader.table("candidates", columns=[stored])[stored], decode).alias(group_by)]
@@ -152,3 +164,8 @@ def _group_column(reader: RolloutZarrStoreReader, group_by: str) -> list[pl.Seri
         stored = _STORED[group_by]
         return [reader.table("candidates", columns=[stored], decode=True)[stored].alias(group_by)]
     return []
+
+
+def _named_target(group_by: str) -> pl.Expr:
+    """A column of the context; ``target`` is the target's id."""
+    return pl.col("target_id").alias("target") if group_by == "target" else pl.col(group_by)

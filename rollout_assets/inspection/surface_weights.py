@@ -39,7 +39,7 @@ def surface_weights(
     with another ``[oracle]``, or a source with another mesh or without the box, is ``ReplayRefused``.
     """
     source = source or source_of(campaign)
-    scenes = SceneLoader(source.meshes, campaign.oracle.device)
+    scenes = SceneLoader(source.meshes, campaign.oracle)
     sample = lru_cache(maxsize=1)(lambda key: source.sample(source.row(key)))
     firsts = reader.table("rollouts", columns=("rollout_row_id", "target_row_id")).unique(
         "target_row_id", keep="first", maintain_order=True

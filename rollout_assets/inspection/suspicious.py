@@ -81,6 +81,18 @@ class _Subject:
         return shell_statistics(self.reader)
 
     @cached_property
+    def commonest_reasons(self) -> pl.DataFrame:
+        """Per step that refuses views: its commonest reason, how many views it refuses, and of how many."""
+        refused = self.candidates.filter(~pl.col("actor_action_mask"))
+        counts = refused.group_by("step_row_id", "primary_invalid_reason").len("count")
+        counts = counts.with_columns(pl.col("count").sum().over("step_row_id").alias("refused"))
+        first = counts.sort("step_row_id", "count", "primary_invalid_reason", descending=[False, True, False])
+        first = first.unique("step_row_id", keep="first", maintain_order=True)
+        first = first.with_columns(named(first["primary_invalid_reason"], decode_invalid_reason).alias("reason"))
+        shells = self.steps.select("step_row_id", "num_candidates")
+        return first.join(shells, on="step_row_id", how="left", maintain_order="left")
+
+    @cached_property
     def depths(self) -> pl.DataFrame:
         return selected_depth_extremes(self.reader, self.config.max_depth_images)
 
@@ -183,14 +195,19 @@ def _low_valid_fanout(subject: _Subject) -> pl.DataFrame:
 
 
 def _dominant_invalid_reason(subject: _Subject) -> pl.DataFrame:
+    """Most refused views of a step have one reason, as ARIA-NBV asks it. Common where few views are refused."""
     limit = subject.config.dominant_invalid_fraction
-    refused = subject.candidates.filter(~pl.col("actor_action_mask"))
-    counts = refused.group_by("step_row_id", "primary_invalid_reason").len("refused")
-    shells = subject.steps.select("step_row_id", "num_candidates")
-    worst = counts.join(shells, on="step_row_id").filter(pl.col("refused") >= limit * pl.col("num_candidates"))
-    worst = worst.with_columns(named(worst["primary_invalid_reason"], decode_invalid_reason).alias("reason"))
-    message = pl.format("{} refuses {} of {} views", "reason", "refused", "num_candidates")
-    return worst.sort("step_row_id", "primary_invalid_reason").select("step_row_id", message.alias("message"))
+    found = subject.commonest_reasons.filter(pl.col("count") >= limit * pl.col("refused"))
+    message = pl.format("{} refuses {} of the {} refused views", "reason", "count", "refused")
+    return found.select("step_row_id", message=message)
+
+
+def _dominant_reason_of_shell(subject: _Subject) -> pl.DataFrame:
+    """One reason refuses most of a step's views, whatever becomes of the others."""
+    limit = subject.config.dominant_shell_fraction
+    found = subject.commonest_reasons.filter(pl.col("count") >= limit * pl.col("num_candidates"))
+    message = pl.format("{} refuses {} of {} views", "reason", "count", "num_candidates")
+    return found.select("step_row_id", message=message)
 
 
 def _valid_candidate_missing_label(subject: _Subject) -> pl.DataFrame:
@@ -326,7 +343,7 @@ KINDS: dict[SuspiciousKind, tuple[Severity, Callable[[_Subject], pl.DataFrame]]]
     "valid_candidate_missing_label": ("error", _valid_candidate_missing_label),
     "accuracy_worsens": ("error", _accuracy_worsens),
     "low_valid_fanout": ("warning", _low_valid_fanout),
-    "dominant_invalid_reason": ("warning", _dominant_invalid_reason),
+    "dominant_reason_of_shell": ("warning", _dominant_reason_of_shell),
     "high_score_invalid_gt_target": ("warning", _high_score_invalid_gt_target),
     "selected_motion_outlier": ("warning", _selected_motion_outlier),
     "greedy_choice_not_best": ("warning", _greedy_choice_not_best),
@@ -338,6 +355,7 @@ KINDS: dict[SuspiciousKind, tuple[Severity, Callable[[_Subject], pl.DataFrame]]]
     "zero_variance_feature": ("warning", _zero_variance_feature),
     "empty_depth": ("warning", _empty_depth),
     "saturated_depth": ("warning", _saturated_depth),
+    "dominant_invalid_reason": ("info", _dominant_invalid_reason),
     "chain_loses_ground": ("info", _chain_loses_ground),
     "near_duplicate_views": ("info", _near_duplicate_views),
 }

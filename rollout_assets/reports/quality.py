@@ -230,7 +230,7 @@ def weighting_agreement(reader: RolloutZarrStoreReader, campaign: CampaignConfig
 def _agreement_rows(
     reader: RolloutZarrStoreReader, campaign: CampaignConfig, source: VinOfflineStore
 ) -> Iterator[dict[str, Any]]:
-    scenes = SceneLoader(source.meshes, campaign.oracle.device)
+    scenes = SceneLoader(source.meshes, campaign.oracle)
     chains = rollout_context(reader).unique("target_row_id", keep="first", maintain_order=True)
     spread = np.unique(
         np.linspace(0, chains.height - 1, min(campaign.quality.weighting_targets, chains.height)).astype(np.int64)

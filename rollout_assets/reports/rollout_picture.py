@@ -87,7 +87,7 @@ class StoredPictures:
             return "no campaign was given"
         try:
             return source_of(self._campaign)
-        except SourceError as error:
+        except (SourceError, ConfigError) as error:
             return str(error)
 
     @property
@@ -115,7 +115,7 @@ class StoredPictures:
     @cached_property
     def _scenes(self) -> SceneLoader:
         assert self._campaign is not None and isinstance(self._source, VinOfflineStore)
-        return SceneLoader(self._source.meshes, self._campaign.oracle.device)
+        return SceneLoader(self._source.meshes, self._campaign.oracle)
 
     def _read_sample(self, sample_key: str) -> VinSample:
         assert isinstance(self._source, VinOfflineStore)

@@ -105,7 +105,7 @@ class RolloutGenerator:
         self.config = config
         self.store = store
         self.scorer = OracleScorer(config.oracle)
-        self.scenes = scenes or SceneLoader(store.meshes, config.oracle.device)
+        self.scenes = scenes or SceneLoader(store.meshes, config.oracle)
         self.stats = RolloutDatasetWriterStats()
         self._target_source = target_source
         self.provenance = provenance or SourceProvenance(

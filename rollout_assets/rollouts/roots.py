@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from rollout_assets.candidates.mixture import CandidateRequest, generate_candidates
 from rollout_assets.candidates.rules import Extent
 from rollout_assets.candidates.shell import CandidateShell
-from rollout_assets.config import CampaignConfig, TargetConfig
+from rollout_assets.config import CampaignConfig, OracleConfig, TargetConfig
+from rollout_assets.errors import ConfigError
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.poses import IDENTITY_POSE, Float32, translation
 from rollout_assets.oracle.scene import OracleScene, SceneCache
@@ -91,13 +92,21 @@ class PreparedSample:
 
 
 class SceneLoader:
-    """Scenes by id, on the campaign's device, with their mesh versions. Safe to share between threads."""
+    """Scenes by id, on the campaign's device, with their mesh versions. Safe to share between threads.
 
-    def __init__(self, meshes: MeshLibrary, device: str, max_bytes: int = SCENE_CACHE_BYTES) -> None:
-        self._meshes, self._device, self._scenes = meshes, device, SceneCache(max_bytes)
+    Meshes that are not simplified as the campaign says are refused: their labels would be those of another campaign.
+    """
+
+    def __init__(self, meshes: MeshLibrary, oracle: OracleConfig, max_bytes: int = SCENE_CACHE_BYTES) -> None:
+        if meshes.simplify != oracle.simplify:
+            raise ConfigError(
+                f"the source was opened with simplify = {meshes.simplify}, but oracle.simplify is {oracle.simplify}; "
+                "open it with campaigns.plan.open_source, or give VinOfflineStore.open the campaign's value"
+            )
+        self._meshes, self._device, self._scenes = meshes, oracle.device, SceneCache(max_bytes)
 
     def find(self, scene_id: str) -> tuple[OracleScene, str] | None:
-        """The scene, and the content hash of the very triangles in it; None when there is no mesh."""
+        """The scene, and the version of the very triangles in it; None when there is no mesh."""
         if self._meshes.find(scene_id) is None:
             return None
         mesh = self._meshes.load(scene_id)

@@ -1,7 +1,8 @@
 """Scene meshes: found by scene id, read fast, cleaned, hashed by content and kept in a bounded cache.
 
 A mesh's version is the SHA-256 of its cleaned vertex and face bytes, so that it changes when the geometry changes and
-only then. It is always computed from the triangles that were loaded.
+only then. It is always computed from the triangles that were loaded. Where meshes are simplified, their version is that
+of the whole mesh together with how it was simplified.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from rollout_assets.errors import MeshError, is_fault
+from rollout_assets.sources import simplification
 from rollout_assets.sources.mesh_digests import FileStamp, MeshDigests
 from rollout_assets.sources.ply import UnusualPly, read_binary_ply
 
@@ -40,7 +42,8 @@ class TriangleMesh:
     """A cleaned mesh: every vertex is finite and used, every face has an area.
 
     vertices: (n, 3) float32 metres, faces: (m, 3) int32. ``dropped_faces`` counts what was left out by reason
-    (``non_finite``, ``repeated_vertex``, ``zero_area``).
+    (``non_finite``, ``repeated_vertex``, ``zero_area``). ``whole_hash`` is the hash of all triangles of the file;
+    ``content_hash`` differs from it where the mesh was simplified.
     """
 
     vertices: NDArray[np.float32]
@@ -48,6 +51,7 @@ class TriangleMesh:
     content_hash: str
     dropped_faces: Mapping[str, int]
     path: Path | None = None
+    whole_hash: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -60,12 +64,17 @@ def mesh_file_name(scene_id: str, ending: str = ".ply") -> str:
     return MESH_STEM.format(scene_id=scene_id) + ending
 
 
-def load_mesh(path: Path) -> TriangleMesh:
-    """Read, clean and hash one mesh file."""
+def load_mesh(path: Path, simplify: float | None = None) -> TriangleMesh:
+    """Read, clean and hash one mesh file, and keep only a share ``simplify`` of its faces if one is given."""
     vertices, faces, dropped = clean_faces(*_read(path), str(path))
+    whole_hash = version = content_hash(vertices, faces)
+    if simplify is not None:
+        where = f"{path}, simplified to {simplify:g} of {len(faces)} faces"
+        vertices, faces, _ = clean_faces(*simplification.simplify(vertices, faces, simplify), where)
+        version = simplification.simplified_version(whole_hash, simplify)
     for array in (vertices, faces):
         array.flags.writeable = False
-    return TriangleMesh(vertices, faces, content_hash(vertices, faces), MappingProxyType(dropped), path)
+    return TriangleMesh(vertices, faces, version, MappingProxyType(dropped), path, whole_hash)
 
 
 def content_hash(vertices: NDArray[np.float32], faces: NDArray[np.int32]) -> str:
@@ -112,14 +121,22 @@ def clean_faces(
 class MeshLibrary:
     """Scene meshes of some directories, with the most recently used ones kept up to ``max_bytes``. Thread safe.
 
-    ``digests`` is where ``known_hash`` remembers what it has found.
+    ``digests`` is where ``known_hash`` remembers what it has found. With ``simplify``, meshes have only that share of
+    their faces; ``ConfigError`` if the package for it is missing.
     """
 
     def __init__(
-        self, mesh_dirs: Sequence[Path], max_bytes: int = DEFAULT_CACHE_BYTES, digests: MeshDigests | None = None
+        self,
+        mesh_dirs: Sequence[Path],
+        max_bytes: int = DEFAULT_CACHE_BYTES,
+        digests: MeshDigests | None = None,
+        simplify: float | None = None,
     ) -> None:
         if max_bytes < 0:
             raise MeshError(f"max_bytes must be >= 0, got {max_bytes}")
+        if simplify is not None:
+            simplification.require_package(simplify)
+        self.simplify = simplify
         self.mesh_dirs = tuple(Path(folder) for folder in mesh_dirs)
         self.max_bytes = max_bytes
         self._digests = digests or MeshDigests()
@@ -145,7 +162,7 @@ class MeshLibrary:
                 kept = self._kept.get(path)
             if kept is not None and kept[0] == stamp:
                 return kept[1]
-            mesh = load_mesh(path)
+            mesh = load_mesh(path, self.simplify)
             with self._lock:
                 self._kept.pop(path, None)
                 with suppress(ValueError):  # a mesh larger than all that may be kept
@@ -161,10 +178,10 @@ class MeshLibrary:
         stamp = FileStamp.of(path)
         known = self._digests.get(path, stamp)
         if known is None:
-            known = self.load(scene_id).content_hash
+            known = self.load(scene_id).whole_hash
             if FileStamp.of(path) == stamp:
                 self._digests.put(path, stamp, known)
-        return known
+        return known if self.simplify is None else simplification.simplified_version(known, self.simplify)
 
     def forget_hash(self, scene_id: str) -> None:
         """Let the next ``known_hash`` of a scene read its mesh."""

@@ -45,16 +45,19 @@ class VinOfflineStore:
         path: str | Path,
         mesh_dirs: Sequence[Path] = (),
         mesh_digests: MeshDigests | None = None,
+        *,
         splits: SplitConfig | None = None,
+        simplify: float | None = None,
     ) -> Self:
         """Open and check a store; ``SourceDamaged`` lists all problems. Meshes default to ``meshes/`` inside it.
 
         Nothing is ever written there; what is worth remembering about meshes goes to ``mesh_digests``. Rows are in
-        the splits of a campaign's ``splits``, and in the source's own without it.
+        the splits of a campaign's ``splits``, and in the source's own without it. With ``simplify``, meshes are read
+        with only that share of their faces.
         """
         root = expand_path(path).resolve()
         folders = tuple(mesh_dirs) or (root / layout.MESHES_DIR,)
-        return cls(read_snapshot(root), MeshLibrary(folders, digests=mesh_digests), splits)
+        return cls(read_snapshot(root), MeshLibrary(folders, digests=mesh_digests, simplify=simplify), splits)
 
     def __len__(self) -> int:
         return len(self._snapshot.rows)

@@ -155,6 +155,12 @@ def low_valid_fanout(step: RolloutStep) -> RolloutStep:
 
 
 def dominant_invalid_reason(step: RolloutStep) -> RolloutStep:
+    """Nine of ten refused views have one reason, and these are less than half of the shell."""
+    return refused(step, others(step)[:10], [InvalidReason.CLEARANCE_TOO_SMALL] * 9 + [InvalidReason.DEPTH_NO_HIT])
+
+
+def dominant_reason_of_shell(step: RolloutStep) -> RolloutStep:
+    """One reason refuses 16 of 20 views, and so all that are refused: the other kind is found as well."""
     return refused(step, others(step)[:16], [InvalidReason.CLEARANCE_TOO_SMALL])
 
 

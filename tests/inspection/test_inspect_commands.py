@@ -66,6 +66,12 @@ def test_rows_can_be_chosen(real_store: Path) -> None:
     assert [row["step_row_id"] for row in json.loads(text)] == [1, 1]
     _, text = run("inspect", "steps", real_store, "--rollout", 1, "--json")
     assert {row["rollout_row_id"] for row in json.loads(text)} == {1}
+    for verb in ("steps", "depth"):
+        _, text = run("inspect", verb, real_store, "--rollout", 0, "--step", 0, "--json")
+        assert [(row["rollout_row_id"], row["step_row_id"]) for row in json.loads(text)] == [(0, 0)]
+    for by in ("mixture", "reason", "target"):
+        _, text = run("inspect", "groups", real_store, "--by", by, "--json")
+        assert all(row[by] for row in json.loads(text))
     _, text = run("inspect", "inventory", real_store.parent, "--json")
     assert [(row["status"], row["valid"]) for row in json.loads(text)] == [("current", True)]
 

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from rollout_assets.candidates.reasons import InvalidReason
 from rollout_assets.config import CampaignConfig, OracleConfig, SuspiciousKind
 from rollout_assets.defs.checks.shards import suspicious_verdict
 from rollout_assets.geometry.boxes import OrientedBoxes
@@ -58,15 +59,40 @@ def test_a_feature_that_never_varies_is_found(tmp_path: Path) -> None:
     assert found["kind"] == "zero_variance_feature" and "mesh_distance_m is 0.75" in found["message"]
 
 
+def test_a_reason_that_refuses_most_of_a_shell_also_dominates_its_refused_views(tmp_path: Path) -> None:
+    reader = made.write(tmp_path / "planted.zarr", made.changed(made.dominant_reason_of_shell))
+    found = suspicious_rollout_rows(reader)
+    assert found.select("kind", "severity", "step_row_id", "message").rows() == [
+        ("dominant_reason_of_shell", "warning", STEP, "CLEARANCE_TOO_SMALL refuses 16 of 20 views"),
+        ("dominant_invalid_reason", "info", STEP, "CLEARANCE_TOO_SMALL refuses 16 of the 16 refused views"),
+    ]
+    lenient = RolloutSuspiciousQueryConfig(dominant_shell_fraction=0.81)
+    assert suspicious_rollout_rows(reader, lenient)["kind"].to_list() == ["dominant_invalid_reason"]
+
+
+def test_of_two_reasons_that_refuse_half_each_one_is_named(tmp_path: Path) -> None:
+    turns = [InvalidReason.DEPTH_NO_HIT, InvalidReason.CLEARANCE_TOO_SMALL]
+    records = made.changed(lambda step: made.refused(step, made.others(step)[:10], turns))
+    reader = made.write(tmp_path / "planted.zarr", records)
+    assert suspicious_rollout_rows(reader).is_empty()
+    half = suspicious_rollout_rows(reader, RolloutSuspiciousQueryConfig(dominant_invalid_fraction=0.5))
+    assert half["message"].to_list() == ["CLEARANCE_TOO_SMALL refuses 5 of the 10 refused views"]
+
+
 def test_every_kind_is_planted_somewhere() -> None:
-    elsewhere = {"high_score_invalid_gt_target", "zero_variance_feature", "weight_concentrated"}
+    elsewhere = {
+        "dominant_reason_of_shell",
+        "high_score_invalid_gt_target",
+        "zero_variance_feature",
+        "weight_concentrated",
+    }
     assert {*made.STEP_CHANGES, *elsewhere} == set(KINDS) == set(get_args(SuspiciousKind))
 
 
 def test_messages_name_the_values(tmp_path: Path) -> None:
     said = {
         "selected_motion_outlier": "step 2.0 m > 1.25 m",
-        "dominant_invalid_reason": "CLEARANCE_TOO_SMALL refuses 16 of 20 views",
+        "dominant_invalid_reason": "CLEARANCE_TOO_SMALL refuses 9 of the 10 refused views",
         "low_valid_fanout": "2 of 20 views can be taken; expected at least 3",
         "gain_out_of_range": "target_root_gain 1.5, target_rri 1.5 beyond ±1",
         "accuracy_worsens": "the error grows by 3.0 %: although its points are exact",

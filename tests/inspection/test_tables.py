@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from rollout_assets.config import SelectedDepthRetentionConfig
 from rollout_assets.errors import ConfigError, StoreError
+from rollout_assets.inspection.mixtures import mixture_names, mixture_series
 from rollout_assets.inspection.summary import GroupBy
 from rollout_assets.rollouts import (
     candidate_audit_rows,
@@ -23,6 +25,7 @@ from rollout_assets.rollouts import (
     candidate_result_diagnostic_counts,
     rollout_step_objective_rows,
     rollout_tree_summary_rows,
+    selected_depth_summary_rows,
     suspicious_rollout_rows,
     target_audit_rows,
     validity_waterfall_rows,
@@ -32,6 +35,7 @@ from rollout_assets.rollouts.zarr_store import (
     RolloutZarrStoreReader,
     write_rollout_zarr_store,
 )
+from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestContext
 from rollout_assets.rollouts.zarr_store.open_store import decoded_series
 from rollout_assets.testing.fake_records import SyntheticRecords
 from tests.inspection import plain_twins as plain
@@ -88,10 +92,7 @@ def test_tables_equal_plain_python(campaign: SyntheticRecords) -> None:
         for row, line in zip(rollout_step_objective_rows(reader).to_dicts(), plain.objectives(store), strict=True):
             for name, value in line.items():
                 assert same(row[name], value), (name, row[name], value)
-        found = {
-            (r["recipe"], r["policy"], r["step_index"], r["position"]): r
-            for r in rollout_tree_summary_rows(reader).to_dicts()
-        }
+        found = {tuple(r[name] for name in plain.TREE_KEY): r for r in rollout_tree_summary_rows(reader).to_dicts()}
         expected = plain.tree(store)
         assert found.keys() == expected.keys()
         for key, line in expected.items():
@@ -132,6 +133,44 @@ def test_audit_rows_of_one_rollout_and_one_step(real: RolloutZarrStoreReader) ->
     assert candidate_audit_rows(real, step_row_id=step).equals(every.filter(pl.col("step_row_id") == step))
     assert candidate_audit_rows(real, limit=7).equals(every.head(7))
     assert candidate_audit_rows(real, limit=0).is_empty()
+
+
+def test_steps_and_depths_of_one_rollout_and_one_step(real: RolloutZarrStoreReader) -> None:
+    step = int((real.array("steps/selected_candidate_row_id") >= 0).nonzero()[0][-1])
+    owner = int(real.array("steps/rollout_row_id")[step])
+    for table in (rollout_step_objective_rows, partial(selected_depth_summary_rows, limit=None)):
+        every = table(real)
+        for rollout in (0, owner, real.num_rows("rollouts") - 1):
+            assert table(real, rollout_row_id=rollout).equals(every.filter(pl.col("rollout_row_id") == rollout))
+        one = every.filter(pl.col("step_row_id") == step)
+        assert one.height == 1
+        assert table(real, step_row_id=step).equals(one) and table(real, rollout_row_id=owner, step_row_id=step).equals(
+            one
+        )
+        with pytest.raises(StoreError, match=f"step {step} belongs to rollout {owner}, not 0"):
+            table(real, rollout_row_id=0, step_row_id=step)
+        with pytest.raises(StoreError, match="rollouts has rows 0 to"):
+            table(real, rollout_row_id=9999)
+    few = selected_depth_summary_rows(real, 1, rollout_row_id=owner)
+    assert few["rollout_row_id"].to_list() == [owner]
+
+
+def test_components_of_a_mixture_have_the_names_of_the_campaign(real: RolloutZarrStoreReader) -> None:
+    assert mixture_names(real) == dict(enumerate(["forward_local", "target_bearing_local", "lateral_target_bypass"]))
+    views = candidate_audit_rows(real)
+    assert views["mixture"].to_list() == views["position"].to_list()
+    groups = candidate_group_summary_rows(real, "mixture")
+    assert groups.drop("mixture").equals(candidate_group_summary_rows(real, "mixture_id").drop("mixture_id"))
+
+
+def test_components_are_found_where_aria_nbv_writes_them(tmp_path: Path) -> None:
+    components = [{"family": "local"}, {"name": "wide", "family": "local"}, {"position_mode": "local"}, "?", {}]
+    context = RolloutStoreManifestContext({"candidate_mixture": {"components": components}, "candidates": "?"})
+    write_rollout_zarr_store(tmp_path / "s.zarr", SyntheticRecords(sources=1), NO_DEPTH, context=context)
+    reader = RolloutZarrStoreReader(tmp_path / "s.zarr")
+    assert mixture_names(reader) == {0: "local_0", 1: "wide", 2: "local_2"}
+    named = mixture_series(reader, pl.Series([1, 0, -1, 3, 9])).to_list()
+    assert named == ["wide", "local_0", "unknown", "component_3", "component_9"]
 
 
 @pytest.mark.parametrize(

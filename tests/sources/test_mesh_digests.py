@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rollout_assets.config import OracleConfig
 from rollout_assets.rollouts.roots import SceneLoader
 from rollout_assets.sources import meshes
 from rollout_assets.sources.mesh_digests import FileStamp, MeshDigests
@@ -60,7 +61,7 @@ def test_the_version_of_a_label_is_of_what_is_scored_whatever_is_remembered(mesh
     digests.put(mesh, FileStamp.of(mesh), "0" * 64)
     lying = library(mesh)
     assert lying.known_hash("a") == "0" * 64
-    loaded = SceneLoader(lying, "cpu").find("a")
+    loaded = SceneLoader(lying, OracleConfig(device="cpu")).find("a")
     assert loaded is not None and loaded[1] == meshes.content_hash(VERTICES, FACES)
     lying.forget_hash("a")
     assert lying.known_hash("a") == meshes.content_hash(VERTICES, FACES)
