@@ -71,7 +71,7 @@ def _examine(config: CampaignConfig, entry: RolloutShardEntry, shard_dir: Path, 
     findings: tuple[Finding, ...] = ()
     candidates = 0
     if owner.store is not None and store_dir.is_dir():
-        result = validate_rollout_zarr_store(store_dir, deep=True)
+        result = validate_rollout_zarr_store(store_dir, deep=True, profile="own")
         findings, candidates = result.findings, result.num_candidates
     digests = [finding for finding in findings if finding.check == check_names.CONTENT_DIGESTS]
     digests += [Finding("bytes", entry.shard_id, problem) for problem in _damage(shard_dir, stamp)]

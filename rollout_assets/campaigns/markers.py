@@ -180,7 +180,7 @@ def validate_and_seal(store_dir: Path) -> SealedStore:
     """
     files = HashingFiles(store_dir)
     try:
-        validate_rollout_zarr_store(files, deep=True).raise_if_wrong()
+        validate_rollout_zarr_store(files, deep=True, profile="own").raise_if_wrong()
     except StoreError as error:
         raise NotReadBack(f"the new store does not read back as it was written: {error}") from error
     manifest = read_rollout_store_manifest(store_dir)

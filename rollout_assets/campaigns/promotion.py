@@ -333,7 +333,7 @@ class _Promotion:
         self._note_written(child)
         self.on_step(f"{split}/validate")
         # Extending hashed every old row on the way, so a deep pass would only read them a second time.
-        validate_rollout_zarr_store(child, deep=base is None).raise_if_wrong()
+        validate_rollout_zarr_store(child, deep=base is None, profile="own").raise_if_wrong()
 
     def _note_linked(self, child: Path, version: PromotedVersion) -> None:
         """Take over the digests of the files that a child shares with an earlier one; both were compared with them."""

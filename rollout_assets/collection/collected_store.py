@@ -83,7 +83,7 @@ class CollectedStore:
                 writer.append(record)
                 progress(ProgressEvent("writing the store", done, facts.rows, unit="records"))
             written = writer.finish()
-        validate_rollout_zarr_store(scratch, deep=True).raise_if_wrong()
+        validate_rollout_zarr_store(scratch, deep=True, profile="own").raise_if_wrong()
         sync_tree(scratch)
         facts.model_copy(update={"store_manifest": written.manifest_sha256}).publish(self._config.run_fpath)
         rename_path(scratch, self.path)

@@ -15,12 +15,21 @@ from rollout_assets.commands.terminal import (
     exit_unless,
     print_json,
     print_table,
+    progress_bars,
+    red,
     say,
     show,
+    yellow,
 )
 from rollout_assets.errors import counted
 from rollout_assets.reports.schema_page import schema_markdown
-from rollout_assets.rollouts.zarr_store import ROLLOUT_ZARR_SCHEMA_VERSION, validate_rollout_zarr_store
+from rollout_assets.rollouts.zarr_store import (
+    ROLLOUT_ZARR_SCHEMA_VERSION,
+    RolloutZarrValidationResult,
+    validate_rollout_zarr_store,
+)
+from rollout_assets.rollouts.zarr_store.foreign.convert import Conversion, convert_store
+from rollout_assets.rollouts.zarr_store.foreign.origin import Profile
 from rollout_assets.rollouts.zarr_store.open_store import split_location
 from rollout_assets.rollouts.zarr_store.summary import StoreInfo, export_table, schema_rows, store_info
 from rollout_assets.rollouts.zarr_store.summary import head as first_rows
@@ -52,20 +61,75 @@ def validate(
     deep: Annotated[
         bool, typer.Option("--deep", help="Also decode depth and hash the content of every array.")
     ] = False,
+    profile: Annotated[
+        Profile | None,
+        typer.Option(help="The layout that the store must have: this package's own, or any; default: by its writer."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a store against the schema, the rules and itself; exit code 2 if anything is wrong."""
+    """Check a store against the schema, the rules and itself; exit code 2 if anything is wrong.
+
+    A store of another writer may have any layout that holds the schema: how it differs from ours is summed up in a line
+    for each kind, and only what its rows, attributes and manifest say wrong is a finding.
+    """
     place = split_location(store, split)
-    result = validate_rollout_zarr_store(place, deep=deep)
+    result = validate_rollout_zarr_store(place, deep=deep, profile=profile)
     if as_json:
         print_json({"ok": result.ok, "counts": result.counts(), **vars(result)})
-    elif result.ok:
-        depth = "deep" if deep else "without --deep"
-        say(f"{place}: nothing wrong in {result.num_candidates:,} candidate rows ({depth})")
     else:
+        _show_validation(str(place), result)
+    exit_unless(result.ok)
+
+
+def _show_validation(place: str, result: RolloutZarrValidationResult) -> None:
+    if result.ok:
+        depth = "deep" if result.deep else "without --deep"
+        say(f"{place}: nothing wrong in {result.num_candidates:,} candidate rows ({depth})")
+    elif result.profile == "own":
         rows = [(f.check, f.where, f.row, f.count, f.problem, f.value) for f in result.findings]
         print_table(f"{place}: {len(rows)} findings", ("check", "where", "row", "rows", "problem", "got"), rows)
-    exit_unless(result.ok)
+    else:
+        say(f"{place}: {counted(len(result.findings), 'finding')}")
+        for finding in result.findings:
+            say(red(finding.check), f": {finding}")
+    for note in result.layout:
+        say(yellow("foreign layout"), f": {note}")
+
+
+@app.command()
+def convert(
+    store: Store,
+    destination: Annotated[Path, typer.Argument(help="The new store; must not exist.", metavar="DESTINATION")],
+    split: Split = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rewrite a store of another writer as one of this package, with checksums and digests; nothing is changed in it.
+
+    The training view is rebuilt from the tables and compared with theirs. What cannot be carried over is named.
+    """
+    with progress_bars() as progress:
+        result = convert_store(split_location(store, split), destination, progress=progress)
+    show(result, as_json, _show_conversion)
+
+
+def _show_conversion(result: Conversion) -> None:
+    written = result.written
+    rows = f"{written.num_candidates:,} candidate rows of {counted(written.num_rollouts, 'rollout')}"
+    say(f"{written.store_dir}: {rows}, validated")
+    for title, names in (
+        ("derived", result.derived),
+        ("not in their store, so not in the new one", result.absent),
+        ("carried over, though beyond the schema", result.extra_arrays),
+        ("kept in the manifest under converted_from", result.kept_in_manifest),
+    ):
+        if names:
+            say(f"{title}: {', '.join(names)}")
+    if not result.view_differences:
+        say("their training view is the one that their tables make")
+    for line in result.view_differences:
+        say(yellow("rebuilt"), f": {line}")
+    for name in result.left_behind:
+        say(yellow("not carried over"), f": {name}")
 
 
 @app.command()

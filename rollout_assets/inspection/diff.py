@@ -152,8 +152,9 @@ def _names(
     targets = reader.table("targets", columns=("source_row_id", "target_id"), decode=True)
     chains = reader.table("rollouts", columns=("rollout_id",), decode=True)["rollout_id"]
     steps = reader.table("steps", columns=("rollout_row_id", "step_index"))
-    of_target = pl.DataFrame([sources.gather(targets["source_row_id"]), targets["target_id"]]).select(
-        pl.concat_str(pl.all(), separator=" ")
+    owner = targets["source_row_id"].set(targets["source_row_id"] < 0, None)
+    of_target = pl.DataFrame([sources.gather(owner), targets["target_id"]]).select(
+        pl.concat_str(pl.all(), separator=" ", ignore_nulls=True)
     )
     of_step = pl.DataFrame([chains.gather(steps["rollout_row_id"]).alias("chain"), steps["step_index"]])
     starts = np.cumsum(sizes) - sizes
@@ -211,6 +212,9 @@ def _columns(
     for column in table.names:
         if column in LOCAL_COLUMNS or (column in table.rasters and not depth):
             continue
+        if missing := _missing_in(table, column, a, b):
+            yield None if missing == "both" else _only_in(table, column, missing, len(in_a))
+            continue
         block = _RASTER_ROWS if column in table.rasters else len(in_a)
         tally = _Tally(table.name, column, len(in_a))
         for start in range(0, len(in_a), block):
@@ -220,6 +224,18 @@ def _columns(
                 left, right = a.strings(table, column, left), b.strings(table, column, right)
             tally.add(left, right, start, tolerance)
         yield tally.line(a.names[table.name], in_a)
+
+
+def _missing_in(table: Table, column: str, a: StorePart, b: StorePart) -> str:
+    """``a``, ``b`` or ``both``: which stores lack a column that this package adds to the schema; "" for none."""
+    path = table.path(column)
+    absent = [name for name, part in (("a", a), ("b", b)) if table[column].added and not part.reader.has(path)]
+    return "both" if len(absent) == 2 else "".join(absent)
+
+
+def _only_in(table: Table, column: str, missing: str, rows: int) -> dict[str, Any]:
+    what = "only_in_b" if missing == "a" else "only_in_a"
+    return {"table": table.name, "column": column, "what": what, "rows": rows, "compared": 0}
 
 
 @dataclass

@@ -17,6 +17,7 @@ from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.zarr_store import schema
 from rollout_assets.rollouts.zarr_store.chunks.files import LocalFiles
 from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON, promoted_splits, read_document, root_attributes_of
+from rollout_assets.rollouts.zarr_store.foreign.schema_versions import schema_problem
 from rollout_assets.rollouts.zarr_store.open_store import OpenStore
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
@@ -131,7 +132,7 @@ def _row(path: str, validate: bool) -> dict[str, Any]:
 
 
 def _schema(store: OpenStore) -> dict[str, Any]:
-    problem = schema.schema_problem(store.attributes)
+    problem = schema_problem(store.attributes)
     names = {name: _text(store.attributes.get(name)) for name in ("schema_id", "schema_version")}
     return {**names, "status": "stale" if problem else "current", "problem": problem}
 

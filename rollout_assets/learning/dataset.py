@@ -49,6 +49,11 @@ class QHDataset(Dataset[QHBatch]):
         return self.source.total
 
     @property
+    def verified(self) -> bool:
+        """Whether what is read is held against digests; not with ``verify="none"``, nor in stores of other writers."""
+        return self.source.verified
+
+    @property
     def versions(self) -> tuple[str, ...]:
         """The digest of each store's manifest: what a version is, wherever it lies."""
         return tuple(self.source.fingerprint())

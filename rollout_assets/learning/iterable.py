@@ -55,8 +55,9 @@ class QHIterableDataset(IterableDataset[QHBatch]):
     epoch that cannot be shared equally by all ranks. ``trainable_only``: leave out states that have no candidate with a
     label. ``window_units``: how many stored chunks are shuffled together; more mix better and need more memory.
     ``verify``: "manifest" refuses what is not what the manifest says was written. It reads four bytes of every chunk
-    when the dataset is made, and compares them whenever a chunk is decoded. "none" leaves it out, for stores behind a
-    slow network or without digests; schema and version are checked all the same.
+    when the dataset is made, and compares them whenever a chunk is decoded. A store of another writer has no digests of
+    its arrays: a warning says so, and ``verified`` is False. "none" leaves it out, for stores behind a slow network;
+    schema and version are checked all the same.
     """
 
     def __init__(
@@ -89,6 +90,11 @@ class QHIterableDataset(IterableDataset[QHBatch]):
         self.epoch = 0
         self.consumed = 0
         _ = self.plan, self.source.units
+
+    @property
+    def verified(self) -> bool:
+        """Whether what is read is held against digests; not with ``verify="none"``, nor in stores of other writers."""
+        return self.source.verified
 
     @property
     def versions(self) -> tuple[str, ...]:

@@ -16,6 +16,11 @@ from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.seals import Seals, apply_seals, read_seals
 
+
+class UnverifiedStoreWarning(UserWarning):
+    """A store that was to be verified has no digests, because another writer made it."""
+
+
 _ATTEMPTS = 5
 _SHOWN_DIGITS = 12
 
@@ -24,7 +29,8 @@ _SHOWN_DIGITS = 12
 class PinnedStore:
     """A version of a store: how the user named it, where it lies itself, and what it must be.
 
-    ``seals`` holds the checksums of the chunks that are read; none where nothing is verified.
+    ``seals`` holds the checksums of the chunks that are read; none where nothing is verified, and in a store of another
+    writer, which has no digests to hold them against.
     """
 
     named: str
@@ -43,6 +49,11 @@ class PinnedStore:
             raise _in_store(reader.resolved_location, error) from None
         apply_seals(reader, seals)
         return cls(reader.location, reader.resolved_location, digest, reader.root_sha256, seals)
+
+    @property
+    def verified(self) -> bool:
+        """Whether what is read is held against what the manifest says was written."""
+        return bool(self.seals)
 
     def open(self) -> RolloutZarrStoreReader:
         """The store, opened anew; a ``StoreError`` if this version is gone or has changed."""

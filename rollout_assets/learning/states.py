@@ -8,6 +8,7 @@ sent to a worker at any time, and every process reads the same version.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from rollout_assets.errors import StoreDamaged, StoreError
 from rollout_assets.learning.batch import DepthHistory, QHBatch, as_tensor, to_batch
-from rollout_assets.learning.pinned import PinnedStore, open_stores
+from rollout_assets.learning.pinned import PinnedStore, UnverifiedStoreWarning, open_stores
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import Q_H, SELECTED_DEPTH, STEPS
 
@@ -77,15 +78,17 @@ class StateSource:
         sealed = arrays_read(history) if verify == "manifest" else ()
         self.pins = tuple(PinnedStore.of(reader, sealed) for reader in readers)
         self._readers = {os.getpid(): readers}
+        if verify == "manifest":
+            _warn_of_unverified(self.pins)
         if history and not all(reader.attributes.get("selected_depth_enabled") for reader in readers):
             raise StoreError("history needs depth images, but a store has no selected depth; use history=0")
         sizes = {
-            (reader.attributes["selected_depth_height_px"], reader.attributes["selected_depth_width_px"])
+            (reader.attribute("selected_depth_height_px"), reader.attribute("selected_depth_width_px"))
             for reader in readers
         }
         if history and len(sizes) > 1:
             raise StoreError(f"history needs stores with one depth image size, got {sorted(sizes)}")
-        self.width = max(int(reader.attributes["q_h_max_candidates"]) for reader in readers)
+        self.width = max(int(reader.attribute("q_h_max_candidates")) for reader in readers)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_readers": {}}
@@ -97,6 +100,11 @@ class StateSource:
         if process not in self._readers:
             self._readers = {process: [pin.open() for pin in self.pins]}
         return self._readers[process]
+
+    @property
+    def verified(self) -> bool:
+        """Whether everything that is read is held against what the stores' manifests say was written."""
+        return all(pin.verified for pin in self.pins)
 
     def confirm(self) -> None:
         """Refuse to go on if one of the pinned versions is gone or has changed."""
@@ -128,8 +136,8 @@ class StateSource:
         """All units with at least one state that counts, store by store."""
         units = []
         for index, (reader, rows) in enumerate(zip(self.readers, self.chosen, strict=True)):
-            length = min(int(reader.attributes["q_h_chunk_states"]), _DEPTH_UNIT_STATES if self.history else 1 << 30)
-            states = int(reader.attributes["q_h_state_count"])
+            length = min(int(reader.attribute("q_h_chunk_states")), _DEPTH_UNIT_STATES if self.history else 1 << 30)
+            states = int(reader.attribute("q_h_state_count"))
             edges = np.arange(0, states + length, length)
             bounds = np.searchsorted(rows, edges)
             for start, low, high in zip(edges[:-1].tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
@@ -216,3 +224,11 @@ def batch_of(
         valid[own] = masks[at] & in_chain[..., None, None]
         present[own] = in_chain
     return to_batch(columns, DepthHistory(as_tensor(depth), as_tensor(valid), as_tensor(present)))
+
+
+def _warn_of_unverified(pins: Sequence[PinnedStore]) -> None:
+    names = ", ".join(pin.named for pin in pins if not pin.verified)
+    if names:
+        text = "was not written by this package and has no digests, so what is read is not verified"
+        way = "'rollout-assets store convert' makes a store of it that is"
+        warnings.warn(f"{names}: {text}; {way}", UnverifiedStoreWarning, stacklevel=4)

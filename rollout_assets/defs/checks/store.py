@@ -41,7 +41,7 @@ def promoted_store(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
 
 
 def _stores_valid(version: PromotedVersion) -> dg.AssetCheckResult:
-    results = {child.name: validate_rollout_zarr_store(child, deep=True) for child in version.children}
+    results = {child.name: validate_rollout_zarr_store(child, deep=True, profile="own") for child in version.children}
     findings = [finding for result in results.values() for finding in result.findings]
     splits = table([{"split": name, "findings": len(result.findings)} for name, result in results.items()])
     metadata = {"version": version.name, "splits": splits, **evidence(findings_table(findings))}

@@ -64,6 +64,30 @@ def consolidated_documents(root: Mapping[str, Any]) -> dict[str, Any]:
     return nodes
 
 
+class NodeDocuments:
+    """Documents of a store's nodes by path: the root's copies, or, in a root that holds none, each node's own."""
+
+    def __init__(self, files: StoreFiles, root: Mapping[str, Any]) -> None:
+        self._files = files
+        self._root = root
+        self._own: dict[str, dict[str, Any] | None] = {}
+
+    def find(self, path: str) -> dict[str, Any] | None:
+        """The document of a node; None if the store has no such node."""
+        if self._root.get("consolidated_metadata") is not None:
+            return consolidated_documents(self._root).get(path)
+        if path not in self._own:
+            self._own[path] = self._read(path)
+        return self._own[path]
+
+    def _read(self, path: str) -> dict[str, Any] | None:
+        try:
+            self._files.size(f"{path}/{ZARR_JSON}")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return read_document(self._files, path)[1]
+
+
 def root_attributes_of(root: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes in a root's document; a root without them is ``StoreDamaged``."""
     attributes = root.get("attributes")

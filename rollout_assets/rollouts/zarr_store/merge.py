@@ -84,10 +84,10 @@ def rebased_rows(store: OpenStore, table: Table, rebasing: Rebasing) -> Iterable
 def rebased_blocks(store: OpenStore, rebasing: Rebasing, rasters: bool) -> Iterator[tuple[str, Columns]]:
     """Every row below rollouts: the name of its table, or ``rasters``, and a block of columns; memory is bounded."""
     for table in (ROLLOUTS, LINEAGE, STEPS, CANDIDATES, CANDIDATE_DIAGNOSTICS, SELECTED_DEPTH):
-        for columns in _blocks(store, table.without_rasters, _BLOCK_ROWS):
+        for columns in table_blocks(store, table.without_rasters, _BLOCK_ROWS):
             yield table.name, rebasing.columns(table, columns)
     if rasters:
-        for columns in _blocks(store, SELECTED_DEPTH.part(SELECTED_DEPTH.rasters), _RASTER_BLOCK_ROWS):
+        for columns in table_blocks(store, SELECTED_DEPTH.part(SELECTED_DEPTH.rasters), _RASTER_BLOCK_ROWS):
             yield "rasters", columns
 
 
@@ -108,7 +108,8 @@ def refuse_other_settings(config: RolloutZarrStoreConfig, store: OpenStore) -> N
             raise RecordRefused(f"{store.location}: {name} must be {value!r}, got {stored!r}")
 
 
-def _blocks(store: OpenStore, table: Table, block_rows: int) -> Iterator[Columns]:
+def table_blocks(store: OpenStore, table: Table, block_rows: int) -> Iterator[Columns]:
+    """Every row of a table in blocks of columns."""
     rows = len(store.row_array(table.path(table.names[0])))
     for start in range(0, rows, block_rows):
         yield store.columns(table, table.names, start, min(start + block_rows, rows))

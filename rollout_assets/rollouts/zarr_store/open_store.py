@@ -26,11 +26,14 @@ from rollout_assets.rollouts.zarr_store.chunks.files import BackendFiles, LocalF
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.dictionaries import decode_strings
 from rollout_assets.rollouts.zarr_store.documents import (
-    consolidated_documents,
+    ZARR_JSON,
+    NodeDocuments,
     promoted_splits,
     read_document,
     root_attributes_of,
 )
+from rollout_assets.rollouts.zarr_store.foreign.derived import SOURCE_OF_TARGET, derived_source_of_target
+from rollout_assets.rollouts.zarr_store.foreign.schema_versions import schema_problem
 from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, SOURCE_SPLITS, parse_manifest
 from rollout_assets.rollouts.zarr_store.schema import DICTIONARIES, TABLES
 
@@ -50,10 +53,11 @@ class OpenStore:
         self.files, self._backend = open_files(store_dir)
         self._arrays: dict[str, RowArray] = {}
         try:
-            data, self._root = read_document(self.files, "")
-            self.attributes = root_attributes_of(self._root)
+            data, root = read_document(self.files, "")
+            self.attributes = root_attributes_of(root)
         except Exception as error:  # storage backends raise many kinds of errors
             raise StoreError(f"{self.location}: is not a rollout store: {error}") from None
+        self._nodes = NodeDocuments(self.files, root)
         self.root_sha256 = hashlib.sha256(data).hexdigest()
         if (splits := promoted_splits(self.attributes)) is not None:
             raise StoreError(_one_store_per_split(self.location, splits))
@@ -71,9 +75,15 @@ class OpenStore:
         """The store as a plain, read-only Zarr group."""
         return zarr.open_group(self._backend, mode="r", zarr_format=3)
 
+    def attribute(self, name: str) -> Any:
+        """An attribute of the root; a missing one is ``StoreDamaged``."""
+        if name not in self.attributes:
+            raise StoreDamaged(ZARR_JSON, f"attribute {name} is missing")
+        return self.attributes[name]
+
     def has(self, path: str) -> bool:
-        """Whether there is an array at a path; stores from before a column was added lack it."""
-        return path in consolidated_documents(self._root)
+        """Whether an array can be read; stores of other writers lack most columns that this package adds."""
+        return path == SOURCE_OF_TARGET or self._nodes.find(path) is not None
 
     def row_array(self, path: str) -> RowArray:
         """An array by path, to be read by rows; a missing one is ``StoreDamaged``."""
@@ -82,11 +92,13 @@ class OpenStore:
         return self._arrays[path]
 
     def _open_array(self, path: str) -> RowArray:
-        nodes = consolidated_documents(self._root)
-        if path not in nodes:
+        document = self._nodes.find(path)
+        if document is None and path == SOURCE_OF_TARGET:
+            return derived_source_of_target(self.files, self.array)
+        if document is None:
             raise StoreDamaged(path, "is not in the store")
         try:
-            return RowArray(self.files, path, nodes[path], through_zarr=lambda: self.root[path])
+            return RowArray(self.files, path, document, through_zarr=lambda: self.root[path])
         except (ValueError, AttributeError) as error:
             raise StoreDamaged(path, f"is not an array of Zarr format 3: {error}") from None
 
@@ -99,9 +111,8 @@ class OpenStore:
     ) -> dict[str, NDArray[Any]]:
         """Columns of a table; by default all but rasters and added columns that the store lacks."""
         if names is None:
-            present = consolidated_documents(self._root)
             columns = table.without_rasters.columns
-            names = [column.name for column in columns if not column.added or table.path(column.name) in present]
+            names = [column.name for column in columns if not column.added or self.has(table.path(column.name))]
         arrays = {name: self.row_array(table.path(name)) for name in names}
         rows = range(*slice(start, stop).indices(max((len(array) for array in arrays.values()), default=0)))
         if len(rows) * sum(array.row_bytes for array in arrays.values()) < _WORTH_THREADS:
@@ -138,20 +149,29 @@ class OpenStore:
     ) -> pl.DataFrame:
         """A table as a polars frame; ``decode`` turns dictionary ids into their strings (null where not given).
 
-        Rasters are left out unless named; vectors become fixed-size array columns.
+        Rasters are left out unless named; vectors become fixed-size array columns. Columns that this package adds to
+        the schema are null in a store of another writer, which lacks them.
         """
         table = _table(name)
         unknown = sorted(set(columns or ()) - set(table.names))
         if unknown:
             raise StoreError(f"{name} has no column {', '.join(unknown)}; it has {', '.join(table.names)}")
-        series = []
-        for column, values in self.columns(table, columns, start, stop).items():
-            dictionary = table[column].dictionary
-            if decode and dictionary is not None:
-                series.append(decoded_series(column, values, self.strings(dictionary)))
-            else:
-                series.append(pl.Series(column, values))
-        return pl.DataFrame(series)
+        names = table.without_rasters.names if columns is None else tuple(dict.fromkeys(columns))
+        absent = [column for column in names if table[column].added and not self.has(table.path(column))]
+        stored = self.columns(table, [column for column in names if column not in absent], start, stop)
+        rows = len(range(*slice(start, stop).indices(self.num_rows(name)))) if absent else 0
+        return pl.DataFrame(
+            [
+                _nulls(table, column, rows) if column in absent else self._series(table, column, stored[column], decode)
+                for column in names
+            ]
+        )
+
+    def _series(self, table: Table, column: str, values: NDArray[Any], decode: bool) -> pl.Series:
+        dictionary = table[column].dictionary
+        if decode and dictionary is not None:
+            return decoded_series(column, values, self.strings(dictionary))
+        return pl.Series(column, values)
 
     def manifest(self) -> dict[str, Any]:
         """Root attributes and the sidecar manifest, without touching any array."""
@@ -181,6 +201,10 @@ def decoded_series(name: str, ids: NDArray[Any], strings: list[str]) -> pl.Serie
     return values.gather(index)
 
 
+def _nulls(table: Table, column: str, rows: int) -> pl.Series:
+    return pl.Series(column, np.zeros(0, table[column].numpy_dtype)).extend_constant(None, rows)
+
+
 def split_location(location: Path | str, split: str | None) -> Path | str:
     """The store of a split below a promoted store's root, which must be named; any other location stays as it is.
 
@@ -195,6 +219,8 @@ def split_location(location: Path | str, split: str | None) -> Path | str:
         raise
     splits = promoted_splits(attributes)
     if splits is None:
+        if schema_problem(attributes) is not None:
+            return location  # who opens it says which schema it has
         own = attributes.get("source_split")
         if split not in (None, own):
             raise StoreError(f"{location}: is a store of the split {own!r}, not {split!r}; leave --split out")

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from rollout_assets.errors import StoreError
 from rollout_assets.rollouts.zarr_store.attributes import dead_ends_in_view
+from rollout_assets.rollouts.zarr_store.foreign.origin import Profile
+from rollout_assets.rollouts.zarr_store.foreign.schema_versions import schema_problem
 from rollout_assets.rollouts.zarr_store.open_store import OpenStore, StoreLocation
 from rollout_assets.rollouts.zarr_store.records import StoredRollout, StoredStep, read_rollout, read_step
-from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, Q_H, ROLLOUTS, STEPS, schema_problem
+from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, Q_H, ROLLOUTS, STEPS
 from rollout_assets.rollouts.zarr_store.training_view import (
     CANDIDATE_COLUMNS,
     ROLLOUT_COLUMNS,
@@ -63,6 +65,6 @@ class RolloutZarrStoreReader(OpenStore):
         """One decision with its whole shell, as the engine made it."""
         return read_step(self, step_row_id)
 
-    def validate(self, *, deep: bool = False) -> RolloutZarrValidationResult:
+    def validate(self, *, deep: bool = False, profile: Profile | None = None) -> RolloutZarrValidationResult:
         """Check the store against the schema and itself; see ``validate_rollout_zarr_store``."""
-        return validate_files(self.files, self.location, deep)
+        return validate_files(self.files, self.location, deep, profile)

@@ -277,8 +277,8 @@ TARGETS = Table(
             ("gt_match_status_id", "int32", "target_match_status"),
             ("gt_label_valid_mask", "bool"),
             ("target_crop_policy_id", "int32", "config"),
-            ("source_row_id", "int64"),
         ),
+        Column("source_row_id", "int64", added=True),
     ),
     key="target_row_id",
     doc="What the actor saw of each target, and which ground truth it matched; source_row_id is this package's own.",
@@ -400,17 +400,13 @@ REASONS_BY_BIT = tuple(sorted(INVALID_REASON_CODES.items(), key=lambda item: ite
 """(name, bit) in bit order, as ``metadata/`` stores them."""
 
 
-def schema_problem(attributes: Mapping[str, object]) -> str | None:
-    """Why a root with these attributes is not a store of this schema and version; None if it is one."""
-    name, version = attributes.get("schema_id"), attributes.get("schema_version")
-    if name != ROLLOUT_ZARR_SCHEMA_ID:
-        return f"schema is {name!r}, not {ROLLOUT_ZARR_SCHEMA_ID!r}"
-    if version != ROLLOUT_ZARR_SCHEMA_VERSION:
-        return f"schema version is {version!r}, not {ROLLOUT_ZARR_SCHEMA_VERSION!r}"
-    return None
-
-
 def array_paths() -> tuple[str, ...]:
     """Every array of a store."""
     columns = tuple(table.path(column) for table in TABLES.values() for column in table.names)
     return (*columns, *TEXT_ARRAYS)
+
+
+def added_paths() -> tuple[str, ...]:
+    """Arrays that this package adds to the schema; stores of other writers lack them."""
+    tables = TABLES.values()
+    return tuple(table.path(column.name) for table in tables for column in table.columns if column.added)

@@ -3,7 +3,8 @@
 The root names the digest of the manifest, and the manifest a digest over the checksums of each array's chunks. So four
 bytes a chunk tell whether an array is still the one that was written; its values are checked against these checksums
 when they are read, which decoding does anyway. It finds what happens to a store by mistake, by any tool. Whoever also
-makes the digests again is found by ``validate``, not here.
+makes the digests again is found by ``validate``, not here. A store of another writer has no digests of its arrays: its
+manifest, attributes, dtypes and shapes are checked, and its arrays stay without seals.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.inventory import ArrayInventory, take_inventory
 from rollout_assets.rollouts.zarr_store.chunks.row_chunks import RowLayout
 from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON
+from rollout_assets.rollouts.zarr_store.foreign.origin import profile_of
 from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, parse_manifest
 from rollout_assets.rollouts.zarr_store.open_store import OpenStore
 from rollout_assets.rollouts.zarr_store.schema import TABLES
@@ -31,11 +33,17 @@ Seals = Mapping[str, bytes]
 def read_seals(store: OpenStore, paths: Collection[str]) -> Seals:
     """The checksums of some columns' chunks, which are those of the manifest; anything else is ``StoreDamaged``.
 
-    Root attributes, dtypes, shapes and the presence of every chunk are checked too; no chunk is decoded.
+    Root attributes, dtypes, shapes and the presence of every chunk are checked too; no chunk is decoded. A store of
+    another writer has no seals: {}.
     """
     manifest = _confirmed_manifest(store)
+    is_foreign = profile_of(store.attributes, manifest) == "foreign"
     for path in paths:
         _require_shape(store.row_array(path), manifest)
+        if not is_foreign:
+            _require_layout(store.row_array(path))
+    if is_foreign:
+        return {}
     inventories = decoding_threads().map(lambda path: _inventory(store, path), paths)
     return {inventory.path: _confirmed_checksums(inventory, manifest) for inventory in inventories}
 
@@ -76,10 +84,14 @@ def _require_shape(array: RowArray, manifest: Mapping[str, Any]) -> None:
         "W": attributes.get("selected_depth_width_px"),
         "A": attributes.get("q_h_max_candidates"),
     }
-    rows = next(manifest.get("counts", {}).get(counted) for counted, own in COUNTED.items() if own.name == table)
+    counted = next(name for name, own in COUNTED.items() if own.name == table)
+    rows = manifest.get("counts", {}).get(counted, attributes.get(f"num_{counted}"))
     shape = (rows, *column.resolve(dims))
     if array.dtype != column.numpy_dtype or array.shape != shape:
         raise StoreDamaged(array.path, f"must be {column.dtype} of shape {shape}, got {array.dtype} of {array.shape}")
+
+
+def _require_layout(array: RowArray) -> None:
     if array.layout is None:
         raise StoreDamaged(array.path, "must be chunked by whole rows, with one compressor and crc32c")
 

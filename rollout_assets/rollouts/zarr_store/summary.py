@@ -15,6 +15,7 @@ from rollout_assets.candidates.reasons import InvalidReason
 from rollout_assets.errors import StoreError
 from rollout_assets.files import publishing
 from rollout_assets.rollouts.zarr_store import schema
+from rollout_assets.rollouts.zarr_store.attributes import store_counts
 from rollout_assets.rollouts.zarr_store.open_store import OpenStore
 
 CANDIDATE_STAGES = {
@@ -64,29 +65,30 @@ class SchemaRow:
 
 def store_info(store: OpenStore) -> StoreInfo:
     """Summarise a store from its attributes, its manifest and its masks."""
-    attributes, manifest = store.attributes, store.sidecar_manifest()
+    attribute, manifest = store.attribute, store.sidecar_manifest()
     sizes = store.files.sizes()
+    counts = store_counts(lambda path: store.row_array(path).shape)
     trainable = int(store.array(schema.Q_H.path("q_train_mask")).any(axis=1).sum())
     depth = "none"
-    if attributes["selected_depth_enabled"]:
-        depth = f"{attributes['selected_depth_width_px']} x {attributes['selected_depth_height_px']} px"
+    if attribute("selected_depth_enabled"):
+        depth = f"{attribute('selected_depth_width_px')} x {attribute('selected_depth_height_px')} px"
     return StoreInfo(
         location=store.location,
-        schema_version=attributes["schema_version"],
-        created_at_utc=attributes["created_at_utc"],
-        split=attributes["source_split"],
-        split_in_source=_own_splits(store, manifest["counts"]["sources"]),
-        target_protocol=attributes["target_protocol_version"],
-        discount_gamma=attributes["discount_gamma"],
-        horizon=attributes["q_h_horizon"],
-        counts=manifest["counts"],
+        schema_version=attribute("schema_version"),
+        created_at_utc=attribute("created_at_utc"),
+        split=attribute("source_split"),
+        split_in_source=_own_splits(store, counts["sources"]),
+        target_protocol=attribute("target_protocol_version"),
+        discount_gamma=attribute("discount_gamma"),
+        horizon=attribute("q_h_horizon"),
+        counts=counts,
         trainable_states=trainable,
         valid_candidates=int(np.count_nonzero(store.array(schema.CANDIDATES.path("actor_action_mask")))),
         selected_depth=depth,
         files=len(sizes),
         megabytes=sum(sizes.values()) / 1e6,
-        manifest_sha256=attributes["manifest_sha256"],
-        config_hashes=manifest["config_hashes"],
+        manifest_sha256=attribute("manifest_sha256"),
+        config_hashes=manifest.get("config_hashes", {}),
     )
 
 

@@ -9,6 +9,10 @@ hashes, scores, logits and probabilities must follow from it, so that a value ca
 digests. What no table repeats only the source can tell, and ``inspect replay`` finds it: distances to the mesh, errors
 of views in a state of one chain, pixels of a view of one chain, the size and class of a box, the IoU of a match, the
 mesh of a whole scene. A store that names no campaign, as those of other writers, is held to the schema alone.
+
+The profile says which layout a store must have. ``own`` is this package's, byte for byte. ``foreign`` is any: codecs,
+chunks, documents, digests and columns of ours that another writer's store does not have are counted by kind in
+``layout``, and what contradicts the schema or the tables is a finding as ever.
 """
 
 from __future__ import annotations
@@ -20,24 +24,30 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rollout_assets.errors import StoreDamaged, StoreError
+from rollout_assets.rollouts.zarr_store.checks.block import blocks_of
 from rollout_assets.rollouts.zarr_store.checks.campaign import CAMPAIGN_CHECKS
 from rollout_assets.rollouts.zarr_store.checks.candidates import BLOCK_CHECKS
 from rollout_assets.rollouts.zarr_store.checks.chains import CHAIN_CHECKS, STEP_CHECKS, SelectedLabels
 from rollout_assets.rollouts.zarr_store.checks.draws import DRAW_CHECKS
+from rollout_assets.rollouts.zarr_store.checks.foreign_layout import (
+    FOREIGN_STRUCTURE_CHECKS,
+    LayoutNote,
+    layout_notes,
+)
 from rollout_assets.rollouts.zarr_store.checks.owners import OWNER_CHECKS
 from rollout_assets.rollouts.zarr_store.checks.rasters import RASTER_CHECKS
 from rollout_assets.rollouts.zarr_store.checks.shells import SHELL_CHECKS, shells_as_offered
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck
-from rollout_assets.rollouts.zarr_store.checks.structure import STRUCTURE_CHECKS
+from rollout_assets.rollouts.zarr_store.checks.structure import STRUCTURE_CHECKS, schema_version
 from rollout_assets.rollouts.zarr_store.checks.targets import TARGET_CHECKS
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.findings import Finding, Findings, merge_findings
+from rollout_assets.rollouts.zarr_store.foreign.origin import Profile
 from rollout_assets.rollouts.zarr_store.open_store import StoreLocation, open_files
 from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, ROLLOUTS, STEPS
 
-STORE_CHECKS = (
-    *STRUCTURE_CHECKS,
+_TABLE_CHECKS = (
     *OWNER_CHECKS,
     *RASTER_CHECKS,
     *STEP_CHECKS,
@@ -45,7 +55,11 @@ STORE_CHECKS = (
     *TARGET_CHECKS,
     shells_as_offered,
 )
+STORE_CHECKS = (*STRUCTURE_CHECKS, *_TABLE_CHECKS)
 """Checks that look at the store as a whole."""
+
+FOREIGN_STORE_CHECKS = (*FOREIGN_STRUCTURE_CHECKS, *_TABLE_CHECKS)
+"""Checks that look at a store of another layout as a whole."""
 
 ROW_CHECKS = (*BLOCK_CHECKS, *SHELL_CHECKS, *DRAW_CHECKS)
 """Checks that look at one block of candidates after another."""
@@ -56,7 +70,10 @@ CHECKS = tuple(check.__name__ for check in (*STORE_CHECKS, *ROW_CHECKS, *CHAIN_C
 
 @dataclass(frozen=True)
 class RolloutZarrValidationResult:
-    """Validation summary for a rollout Zarr store: ``findings`` is everything found wrong, grouped and counted."""
+    """Validation summary for a rollout Zarr store: ``findings`` is everything found wrong, grouped and counted.
+
+    ``layout`` says in which ways the layout of a store held to the profile ``foreign`` is not ours; that is not wrong.
+    """
 
     store_dir: str
     deep: bool
@@ -64,6 +81,8 @@ class RolloutZarrValidationResult:
     num_steps: int
     num_candidates: int
     findings: tuple[Finding, ...]
+    profile: Profile = "own"
+    layout: tuple[LayoutNote, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -86,29 +105,46 @@ class RolloutZarrValidationResult:
             raise StoreError(f"{self.store_dir}: {len(self.findings)} finding(s){listed}")
 
 
-def validate_rollout_zarr_store(store_dir: StoreLocation, *, deep: bool = False) -> RolloutZarrValidationResult:
+def validate_rollout_zarr_store(
+    store_dir: StoreLocation, *, deep: bool = False, profile: Profile | None = None
+) -> RolloutZarrValidationResult:
     """Validate a standalone rollout replay store and return all discovered errors.
 
     A store that is damaged, even beyond opening, is reported; only a location that does not exist is a ``StoreError``.
+    One of another schema or version has that one finding. ``profile`` is by default that of who wrote the store.
     """
-    return validate_files(open_files(store_dir)[0], str(store_dir), deep)
+    return validate_files(open_files(store_dir)[0], str(store_dir), deep, profile)
 
 
-def validate_files(files: StoreFiles, location: str, deep: bool) -> RolloutZarrValidationResult:
+def validate_files(
+    files: StoreFiles, location: str, deep: bool, profile: Profile | None = None
+) -> RolloutZarrValidationResult:
     """Validate a store that is already open."""
-    store = StoreUnderCheck(files, deep)
-    findings: list[Finding] = []
-    for check in STORE_CHECKS:
-        findings += _run(check.__name__, lambda check=check: check(store))  # type: ignore[misc]
-    findings += _candidate_findings(store)
+    store = StoreUnderCheck(files, deep, profile)
+    findings = _other_schema(store)
+    is_read = not findings
+    if is_read:
+        for check in STORE_CHECKS if store.profile == "own" else FOREIGN_STORE_CHECKS:
+            findings += _run(check.__name__, lambda check=check: check(store))  # type: ignore[misc]
+        findings += _candidate_findings(store)
     return RolloutZarrValidationResult(
         store_dir=location,
         deep=deep,
-        num_rollouts=_rows(store, ROLLOUTS),
-        num_steps=_rows(store, STEPS),
-        num_candidates=_rows(store, CANDIDATES),
+        num_rollouts=_rows(store, ROLLOUTS) if is_read else 0,
+        num_steps=_rows(store, STEPS) if is_read else 0,
+        num_candidates=_rows(store, CANDIDATES) if is_read else 0,
         findings=merge_findings(_once_per_damage(findings)),
+        profile=store.profile,
+        layout=layout_notes(store) if is_read and store.profile == "foreign" else (),
     )
+
+
+def _other_schema(store: StoreUnderCheck) -> list[Finding]:
+    """That a store has another schema or version, in which case nothing else about it can be said."""
+    try:
+        return [replace(finding, check=schema_version.__name__) for finding in schema_version(store)]
+    except StoreDamaged:
+        return []  # every check that needs the root says so
 
 
 def _candidate_findings(store: StoreUnderCheck) -> Iterator[Finding]:
@@ -120,7 +156,7 @@ def _candidate_findings(store: StoreUnderCheck) -> Iterator[Finding]:
     if not covered:
         return  # reported by shells_cover_candidates; which rows belong to which step is unknown
     labels = SelectedLabels()
-    for block in store.blocks():
+    for block in blocks_of(store):
         for check in (*ROW_CHECKS, labels.gather):
             yield from _run(check.__name__, lambda check=check, block=block: check(block))  # type: ignore[misc]
     for chain_check in CHAIN_CHECKS:

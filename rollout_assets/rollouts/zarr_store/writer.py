@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +77,7 @@ OnStep = Callable[[str], None]
 
 _VIEW_BLOCK_ROWS = 1 << 19
 _BATCH_ROWS = 1 << 13
+_CROP_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ class RolloutZarrStoreWriter:
         self.targets = IdentityTable(schema.TARGETS, "target", TARGET_KEY)
         self._source_splits: dict[str, str] = {}
         self._last: tuple[Any, Any, Owner] | None = None
+        self._crop_policies: list[str] = []
         self._horizon = 0
         self._waiting: list[EncodedRecord] = []
         self._waiting_rows = 0
@@ -198,11 +200,13 @@ class RolloutZarrStoreWriter:
         groups = group_attributes(self.config, counts, horizon)
         root = root_attributes(self.config, tables, counts, horizon, self._created_at_utc or now_utc())
         self._on_step("manifest/before")
-        payload = manifest_facts(root, counts, tables) | {
+        facts = manifest_facts(root, counts, tables)
+        payload = facts | {
             "store_kind": self._store_kind,
-            "generation": (self._context or RolloutStoreManifestContext.here()).to_jsonable(),
+            "generation": self._generation(),
             "content_sha256": written.content_sha256,
             "stored_crc32c": written.stored_checksums(),
+            **self._origin(facts, groups),
         }
         if self._source_splits:
             payload[SOURCE_SPLITS] = self._source_splits
@@ -221,6 +225,14 @@ class RolloutZarrStoreWriter:
             manifest_path=self.store_dir / ROLLOUT_MANIFEST_FILENAME,
             manifest_sha256=root["manifest_sha256"],
         )
+
+    def _origin(self, facts: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Where rows of another store are from, for the manifest, given its other facts and attributes of groups."""
+        return {}
+
+    def _generation(self) -> dict[str, Any]:
+        """How the rows were made, for the manifest."""
+        return (self._context or RolloutStoreManifestContext.here()).to_jsonable()
 
     def _add(self, identities: IdentityTable, row: Row, where: str) -> int:
         """The row id of a source or target; a source of a second split is refused."""
@@ -277,7 +289,7 @@ class RolloutZarrStoreWriter:
             "candidates": self._sink(schema.CANDIDATES, chunks_per_file=config.chunks_per_shard),
             "candidate_diagnostics": self._sink(schema.CANDIDATE_DIAGNOSTICS, chunks_per_file=config.chunks_per_shard),
             "rasters": self._sink(rasters, depth.chunk_steps, config.depth_chunks_per_shard),
-            "target_eval_crops": self._sink(schema.TARGET_EVAL_CROPS, 1),
+            "target_eval_crops": self._sink(schema.TARGET_EVAL_CROPS, _CROP_ROWS),
         }
 
     def _sink(self, table: Table, chunk_rows: int | None = None, chunks_per_file: int = 1, **dims: int) -> TableSink:
@@ -313,7 +325,7 @@ class RolloutZarrStoreWriter:
             schema.RETENTION_PATH: [self.config.field_retention_policy],
             schema.PROTOCOL_PATH: [self.config.target_protocol_version],
             schema.ROLE_NAMES_PATH: list(schema.SOURCE_ROLES),
-            schema.CROP_POLICIES_PATH: [],
+            schema.CROP_POLICIES_PATH: self._crop_policies,
         }
         arrays: dict[str, NDArray[Any]] = {path: encode_strings(values) for path, values in texts.items()}
         arrays[schema.REASON_BITS_PATH] = np.array([bit for _, bit in schema.REASONS_BY_BIT], np.uint16)

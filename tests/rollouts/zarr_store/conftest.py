@@ -14,6 +14,7 @@ from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig, write_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestContext
 from rollout_assets.sources.vin_store import VinOfflineStore
+from tests.rollouts.zarr_store.research_store import write_research_store
 from tests.rollouts.zarr_store.store_under_test import CONFIG, CREATED, RECORDS, Mutable
 
 
@@ -23,6 +24,21 @@ def good_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("rollouts") / "rollouts.zarr"
     write_rollout_zarr_store(path, RECORDS, CONFIG, created_at_utc=CREATED)
     return path
+
+
+@pytest.fixture(scope="session")
+def every_step_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same records with dead ends in the training view, as the research code has it. Shared: never change it."""
+    path = tmp_path_factory.mktemp("every_step") / "rollouts.zarr"
+    config = CONFIG.model_copy(update={"dead_ends_in_training_view": True})
+    write_rollout_zarr_store(path, RECORDS, config, created_at_utc=CREATED)
+    return path
+
+
+@pytest.fixture(scope="session")
+def research_store(every_step_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That store as the research code lays it out, with crops. Shared: never change it."""
+    return write_research_store(tmp_path_factory.mktemp("research") / "research.zarr", every_step_store, crops=5)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from rollout_assets.candidates.reasons import INVALID_REASON_CODES, InvalidReason, bitset_is_consistent
 from rollout_assets.candidates.shell import POSITION_IDS, STRATEGY_IDS
-from rollout_assets.rollouts.zarr_store.checks.store_under_check import Block
+from rollout_assets.rollouts.zarr_store.checks.block import Block
 from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, differs
+from rollout_assets.rollouts.zarr_store.foreign.derived import SOURCE_OF_TARGET
 from rollout_assets.rollouts.zarr_store.label_rules import (
     SMALLEST_ERROR,
     labels_apart,
@@ -18,6 +19,7 @@ from rollout_assets.rollouts.zarr_store.label_rules import (
     q_train_mask,
 )
 from rollout_assets.rollouts.zarr_store.schema import (
+    CANDIDATES,
     LABEL_COLUMNS,
     Q_H,
     ROLLOUTS,
@@ -93,7 +95,8 @@ def labels_only_where_valid(block: Block) -> Findings:
     invalid = np.flatnonzero(~block.candidate("actor_action_mask"))
     fills = dict.fromkeys((*LABEL_COLUMNS, "selection_logits"), np.nan)
     fills |= {"selection_probabilities": 0.0, "selection_log_probabilities": -np.inf}
-    fills["selection_inclusion_probabilities"] = 0.0
+    if CANDIDATES.path("selection_inclusion_probabilities") not in block.store.lacking:
+        fills["selection_inclusion_probabilities"] = 0.0
     for name, fill in fills.items():
         on_invalid = block.candidate(name)[invalid]
         at = np.flatnonzero(~np.isnan(on_invalid) if np.isnan(fill) else on_invalid != fill)
@@ -130,6 +133,8 @@ def choices_plausible(block: Block) -> Findings:
 
 def draws_consistent(block: Block) -> Findings:
     """Drawn rows could be drawn, the selected row among them, each at least as likely as it is to be the first pick."""
+    if block.store.lacking - {SOURCE_OF_TARGET}:
+        return
     drawn, inclusion = block.candidate("drawn_mask"), block.candidate("selection_inclusion_probabilities")
     wrong = (drawn & ~block.candidate("actor_action_mask")) | (_selected(block) & ~drawn)
     yield from block.bad_candidates(
@@ -192,12 +197,16 @@ def poses_relative_to_root(block: Block) -> Findings:
 
 
 def diagnostics_aligned(block: Block) -> Findings:
-    """Diagnostics follow the candidates row by row; a colliding path and its reason bit always agree."""
+    """Diagnostics follow the candidates row by row; a colliding path and its reason bit always agree.
+
+    Another writer's mask may be false for want of a measurement.
+    """
     for name in ("candidate_row_id", "position_id"):
         wrong = block.diagnostic(name) != block.candidate(name)
         yield from block.bad_diagnostics(name, wrong, "must be the candidate's")
     bit = np.uint32(1 << InvalidReason.PATH_SEGMENT_COLLISION)
-    wrong = block.diagnostic("path_collision_mask") != (block.candidate("invalid_reason_bitset") & bit != 0)
+    collides, said = block.diagnostic("path_collision_mask"), block.candidate("invalid_reason_bitset") & bit != 0
+    wrong = collides & ~said if block.store.of_other_writer else collides != said
     text = "must be true exactly where PATH_SEGMENT_COLLISION is set"
     yield from block.bad_diagnostics("path_collision_mask", wrong, text)
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from rollout_assets.geometry.poses import Float32, Float64
 from rollout_assets.rollouts.trace import TerminationReason
-from rollout_assets.rollouts.zarr_store.checks.store_under_check import Block, StoreUnderCheck
+from rollout_assets.rollouts.zarr_store.checks.block import Block
+from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck
 from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, differs, problem
 from rollout_assets.rollouts.zarr_store.label_rules import (
     SMALLEST_ERROR,
@@ -112,7 +113,11 @@ def states_cover_steps(store: StoreUnderCheck) -> Findings:
 
 
 def sums_add_up(store: StoreUnderCheck, labels: SelectedLabels) -> Findings:
-    """Cumulative columns are running sums of the selected labels; a rollout's final value is its last step's."""
+    """Cumulative columns are running sums of the selected labels; a rollout's final value is its last step's.
+
+    Another writer may have rounded its sums in another order.
+    """
+    apart = _apart_or_one_nan if store.of_other_writer else differs
     index = store.column(STEPS, "step_index")
     has_selection = store.column(STEPS, "selected_candidate_row_id") >= 0
     stacked = np.stack([labels.column(label) for label in CUMULATIVE_OF.values()], axis=1)
@@ -122,10 +127,10 @@ def sums_add_up(store: StoreUnderCheck, labels: SelectedLabels) -> Findings:
     last = _last_steps(store)
     for column, (name, label) in enumerate(CUMULATIVE_OF.items()):
         stored, final = store.column(STEPS, name), f"final_{name}"
-        wrong = differs(stored, expected[:, column])
+        wrong = apart(stored, expected[:, column])
         yield from store.bad_rows(STEPS, name, wrong, f"must be the running sum of the selected {label}")
         if last is not None:
-            wrong = differs(store.column(ROLLOUTS, final), stored[last])
+            wrong = apart(store.column(ROLLOUTS, final), stored[last])
             yield from store.bad_rows(ROLLOUTS, final, wrong, f"must be the last step's {name}")
 
 
@@ -181,6 +186,10 @@ CHAIN_CHECKS: tuple[Callable[[StoreUnderCheck, SelectedLabels], Findings], ...] 
     supports_grow,
 )
 """Checks of chains, once every block has passed."""
+
+
+def _apart_or_one_nan(stored: Float32, expected: Float32) -> NDArray[np.bool_]:
+    return labels_apart(stored, expected) | (np.isnan(stored) != np.isnan(expected))
 
 
 def _last_steps(store: StoreUnderCheck) -> NDArray[np.int64] | None:

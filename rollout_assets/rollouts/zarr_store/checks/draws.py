@@ -19,7 +19,7 @@ from rollout_assets.rollouts.policies import (
     ORACLE_SCORE,
     POLICY_RULES,
 )
-from rollout_assets.rollouts.zarr_store.checks.store_under_check import Block
+from rollout_assets.rollouts.zarr_store.checks.block import Block
 from rollout_assets.rollouts.zarr_store.findings import Findings
 from rollout_assets.rollouts.zarr_store.schema import ABSENT
 

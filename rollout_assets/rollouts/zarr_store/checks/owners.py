@@ -16,6 +16,7 @@ from rollout_assets.rollouts.zarr_store.identities import TARGET_KEY
 from rollout_assets.rollouts.zarr_store.label_rules import VALID_BITSET, gt_label_is_valid
 from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, SOURCE_SPLITS
 from rollout_assets.rollouts.zarr_store.schema import (
+    ABSENT,
     LINEAGE,
     REQUIRED_LINEAGE,
     ROLLOUTS,
@@ -115,9 +116,13 @@ def targets_follow_rules(store: StoreUnderCheck) -> Findings:
 
 
 def targets_have_one_source(store: StoreUnderCheck) -> Findings:
-    """A target row belongs to one source row: its rollouts name the same one, and its id names its snippet."""
+    """A target row belongs to one source row: its rollouts name the same one, and its id names its snippet.
+
+    Of another writer's target without rollouts nothing may tell which one that is.
+    """
     owner = store.column(TARGETS, "source_row_id")
-    outside = (owner < 0) | (owner >= store.rows(SOURCES))
+    unknown = (owner == ABSENT) & store.of_other_writer
+    outside = ((owner < 0) | (owner >= store.rows(SOURCES))) & ~unknown
     yield from store.bad_rows(TARGETS, "source_row_id", outside, "must be a source row")
     keys = zip(*(store.column(TARGETS, name).tolist() for name in TARGET_KEY), strict=True)
     yield from bad_rows(TARGETS.path("target_id"), _repeated(keys), "source, id and policy must be unique")
@@ -133,7 +138,8 @@ def targets_have_one_source(store: StoreUnderCheck) -> Findings:
     snippets = store.decoded(SOURCES, "snippet_id")
     for name in ("target_id", "matched_gt_target_id"):
         texts = store.decoded(TARGETS, name)
-        foreign = [bool(t) and snippets[row] not in t for t, row in zip(texts, owner.tolist(), strict=True)]
+        pairs = zip(texts, owner.tolist(), strict=True)
+        foreign = [bool(t) and row != ABSENT and snippets[row] not in t for t, row in pairs]
         text = "must name the snippet of its source row"
         yield from bad_rows(TARGETS.path(name), np.array(foreign, np.bool_), text)
 

@@ -24,7 +24,8 @@ from rollout_assets.candidates.rules import (
 from rollout_assets.candidates.shell import CandidateDiagnostics
 from rollout_assets.config import CampaignConfig
 from rollout_assets.geometry.vectors import components
-from rollout_assets.rollouts.zarr_store.checks.store_under_check import Block, StoreUnderCheck
+from rollout_assets.rollouts.zarr_store.checks.block import Block
+from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck
 from rollout_assets.rollouts.zarr_store.findings import Findings
 from rollout_assets.rollouts.zarr_store.label_rules import labels_apart
 from rollout_assets.rollouts.zarr_store.schema import (

@@ -6,12 +6,13 @@ goes on with the checks that do not need it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import zarr
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
@@ -32,6 +33,8 @@ from rollout_assets.rollouts.zarr_store.documents import (
     root_attributes_of,
 )
 from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows
+from rollout_assets.rollouts.zarr_store.foreign.derived import SOURCE_OF_TARGET, derived_source_of_target
+from rollout_assets.rollouts.zarr_store.foreign.origin import CONVERTED_FROM, Profile, extra_arrays, profile_of
 from rollout_assets.rollouts.zarr_store.manifest import (
     PACKAGE,
     ROLLOUT_MANIFEST_FILENAME,
@@ -39,27 +42,24 @@ from rollout_assets.rollouts.zarr_store.manifest import (
     parse_manifest,
 )
 from rollout_assets.rollouts.zarr_store.schema import (
-    CANDIDATE_DIAGNOSTICS,
-    CANDIDATES,
-    Q_H,
     ROLLOUTS,
     SOURCES,
     STEPS,
     TABLES,
     TARGETS,
+    added_paths,
+    array_paths,
 )
 from rollout_assets.rollouts.zarr_store.training_view import ROLLOUT_COLUMNS, STEP_COLUMNS, StateIndex
 
-BLOCK_ROWS = 1 << 20
-"""Candidate rows examined together, about."""
-
 
 class StoreUnderCheck:
-    """A store being validated."""
+    """A store being validated, held to a profile; by default to the one of who wrote it."""
 
-    def __init__(self, files: StoreFiles, deep: bool) -> None:
+    def __init__(self, files: StoreFiles, deep: bool, profile: Profile | None = None) -> None:
         self.files = files
         self.deep = deep
+        self._profile = profile
         self.sizes = files.sizes()
         self.damaged: set[str] = set()
         self._arrays: dict[str, RowArray] = {}
@@ -83,6 +83,53 @@ class StoreUnderCheck:
     def consolidated(self) -> dict[str, Any]:
         """Documents of all nodes as the root repeats them."""
         return consolidated_documents(self.root_document)
+
+    @cached_property
+    def profile(self) -> Profile:
+        """What the store is held to; without a manifest the root's attributes alone say who wrote it."""
+        if self._profile is not None:
+            return self._profile
+        try:
+            attributes = self.attributes
+        except StoreDamaged:
+            return "own"
+        return profile_of(attributes, self._manifest_if_any)
+
+    @property
+    def _manifest_if_any(self) -> dict[str, Any]:
+        try:
+            return self.manifest
+        except StoreDamaged:
+            return {}
+
+    @cached_property
+    def of_other_writer(self) -> bool:
+        """Whether another writer made the rows, also where they were converted since."""
+        return self.profile == "foreign" or CONVERTED_FROM in self._manifest_if_any
+
+    @cached_property
+    def lacking(self) -> frozenset[str]:
+        """Arrays that this package adds to the schema, and that are not there because another writer made the rows."""
+        absent = frozenset(path for path in added_paths() if f"{path}/{ZARR_JSON}" not in self.sizes)
+        return absent if self.of_other_writer else frozenset()
+
+    @cached_property
+    def array_paths(self) -> tuple[str, ...]:
+        """Every array that the store must have."""
+        extra = extra_arrays(self._manifest_if_any) if self.profile == "own" else ()
+        return (*(path for path in array_paths() if path not in self.lacking), *extra)
+
+    def known_columns(self) -> Iterator[tuple[Table, str]]:
+        """Every column of every table that the store must have."""
+        for table in TABLES.values():
+            for name in table.names:
+                if table.path(name) not in self.lacking:
+                    yield table, name
+
+    @cached_property
+    def files_below(self) -> Counter[str]:
+        """Files with chunks by the path of their array; chunk keys begin with ``c/``, as Zarr 3 names them."""
+        return Counter(key.split("/c/")[0] for key in self.sizes if "/c/" in key)
 
     def document(self, path: str) -> dict[str, Any]:
         """The ``zarr.json`` of a node."""
@@ -140,17 +187,28 @@ class StoreUnderCheck:
         return ""
 
     def array(self, path: str) -> RowArray:
-        """An array from its own document, or, if that is broken, from the root's copy."""
+        """An array from its own document, or, if that is broken, from the root's copy; or a derived one."""
         if path not in self._arrays:
-            try:
-                document = self.document(path)
-            except StoreDamaged:
-                document = self.consolidated.get(path, {})
-            try:
-                self._arrays[path] = RowArray(self.files, path, document)
-            except (ValueError, AttributeError) as error:
-                raise StoreDamaged(path, f"{ZARR_JSON} does not describe an array: {error}") from None
+            self._arrays[path] = self._open_array(path)
         return self._arrays[path]
+
+    def _open_array(self, path: str) -> RowArray:
+        if path == SOURCE_OF_TARGET and path in self.lacking:
+            return derived_source_of_target(self.files, self.read)
+        try:
+            document = self.document(path)
+        except StoreDamaged:
+            if self.profile == "foreign":
+                raise
+            document = self.consolidated.get(path, {})
+        through_zarr = (lambda: self._zarr_array(path)) if self.profile == "foreign" else None
+        try:
+            return RowArray(self.files, path, document, through_zarr)
+        except (ValueError, AttributeError) as error:
+            raise StoreDamaged(path, f"{ZARR_JSON} does not describe an array: {error}") from None
+
+    def _zarr_array(self, path: str) -> Any:
+        return zarr.open_array(self.files.backend, path=path, mode="r", zarr_format=3)
 
     def rows(self, table: Table) -> int:
         """Rows of a table, by its first column."""
@@ -256,133 +314,7 @@ class StoreUnderCheck:
         """(steps,): errors of the target or scene that steps start from, filled in by blocks as they pass."""
         return self._start_errors.setdefault(what, np.full(self.rows(STEPS), np.nan, np.float32))
 
-    def blocks(self) -> Iterator[Block]:
-        """Candidates, diagnostics and training view in blocks of whole steps."""
-        for start, stop in self.states.blocks(BLOCK_ROWS):
-            yield Block(self, start, stop)
-
-
-@dataclass(eq=False)
-class Block:
-    """Consecutive steps with all rows that belong to them; columns are read when first asked for.
-
-    ``kept`` is where a family of checks leaves what its members share.
-    """
-
-    store: StoreUnderCheck
-    start: int
-    stop: int
-    kept: dict[str, Any] = field(default_factory=dict)
-    _loaded: dict[str, NDArray[Any]] = field(default_factory=dict)
-
-    @cached_property
-    def rows(self) -> slice:
-        """Candidate rows of this block."""
-        return self.store.states.rows(self.start, self.stop)
-
-    @cached_property
-    def state_of_row(self) -> NDArray[np.int64]:
-        """(n,): which step, counted from ``start``, each row belongs to."""
-        return np.repeat(np.arange(self.stop - self.start), self.store.states.shell_sizes[self.start : self.stop])
-
-    @cached_property
-    def shell_starts(self) -> NDArray[np.int64]:
-        """(steps,): first row of each step, counted from the block's first row."""
-        return self.store.states.shell_starts[self.start : self.stop] - self.rows.start
-
-    @cached_property
-    def width(self) -> int | None:
-        """Rows in each shell, if all shells have as many as the campaign offers; None otherwise."""
-        campaign = self.store.campaign
-        sizes = self.store.states.shell_sizes[self.start : self.stop]
-        if campaign is None or not (sizes == campaign.candidates.num_candidates).all():
-            return None
-        return campaign.candidates.num_candidates
-
-    @cached_property
-    def rollout_of_step(self) -> NDArray[np.int64]:
-        """(steps,): the rollout of each step; an id that points nowhere takes some row."""
-        return np.clip(self.step("rollout_row_id"), 0, max(self.store.rows(ROLLOUTS) - 1, 0))
-
-    @cached_property
-    def selection(self) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """(steps,), (steps,): whether a step selected one of its rows, and which, counted from the block's first."""
-        selected = self.step("selected_candidate_row_id") - self.rows.start
-        sizes = self.store.states.shell_sizes[self.start : self.stop]
-        has_selection = (selected >= self.shell_starts) & (selected < self.shell_starts + sizes)
-        return has_selection, np.where(has_selection, selected, 0)
-
-    @cached_property
-    def visited_poses(self) -> list[NDArray[np.float32]]:
-        """Poses (steps, 12) where the actor of each step stands, stood one step before, and so on; NaN before the root.
-
-        Blocks must pass in order, because a chain may have begun in an earlier one.
-        """
-        has_selection, at = self.selection
-        poses = self.store.selected_poses
-        poses[self.start : self.stop][has_selection] = self.candidate("pose_world_cam")[at[has_selection]]
-        root = self.store.column(ROLLOUTS, "root_pose_world")[self.rollout_of_step]
-        index, step = self.step("step_index").astype(np.int64), np.arange(self.start, self.stop)
-        visited = []
-        for back in range(int(index.max(initial=0)) + 1):
-            before = poses[np.maximum(step - back - 1, 0)]
-            before = np.where((index == back)[:, None], root, before)
-            visited.append(np.where((index < back)[:, None], np.float32(np.nan), before))
-        return visited
-
-    def root_errors(self, what: str) -> NDArray[np.float32]:
-        """(steps,): the error of the target or scene that each step's chain started from. Blocks must pass in order."""
-        errors = self.store.start_errors(what)
-        before = self.candidate(f"{what}_pm_dist_before")
-        errors[self.start : self.stop] = np.fmax.reduceat(before, self.shell_starts)
-        return errors[np.maximum(np.arange(self.start, self.stop) - self.step("step_index"), 0)]
-
-    def step(self, name: str) -> NDArray[Any]:
-        """A step column, one value a step."""
-        return self.store.column(STEPS, name)[self.start : self.stop]
-
-    def candidate(self, name: str) -> NDArray[Any]:
-        """A candidate column."""
-        return self._load(CANDIDATES, name, self.rows.start, self.rows.stop)
-
-    def diagnostic(self, name: str) -> NDArray[Any]:
-        """A column of the diagnostics."""
-        return self._load(CANDIDATE_DIAGNOSTICS, name, self.rows.start, self.rows.stop)
-
-    def view(self, name: str) -> NDArray[Any]:
-        """A column of the stored training view."""
-        states = self.store.states.states(self.start, self.stop)
-        return self._load(Q_H, name, states.start, states.stop)
-
-    def bad_steps(self, name: str, wrong: NDArray[np.bool_], expectation: str) -> Findings:
-        """One finding, with the first value, for all steps where ``wrong`` is true."""
-        return bad_rows(STEPS.path(name), wrong, expectation, self.step(name), self.start)
-
-    def bad_candidates(self, name: str, wrong: NDArray[np.bool_], expectation: str) -> Findings:
-        """One finding, with the first value, for all candidates where ``wrong`` is true."""
-        return bad_rows(CANDIDATES.path(name), wrong, expectation, self.candidate(name), self.rows.start)
-
-    def bad_diagnostics(self, name: str, wrong: NDArray[np.bool_], expectation: str) -> Findings:
-        """One finding, with the first value, for the diagnostics of all candidates where ``wrong`` is true."""
-        return bad_rows(CANDIDATE_DIAGNOSTICS.path(name), wrong, expectation, self.diagnostic(name), self.rows.start)
-
-    def _load(self, table: Table, name: str, start: int, stop: int) -> NDArray[Any]:
-        path = table.path(name)
-        if path not in self._loaded:
-            values = self.store.read(path, start, stop)
-            if values.dtype != table[name].numpy_dtype or len(values) != stop - start:
-                raise StoreDamaged(path, f"cannot be used: {values.dtype} with shape {self.store.array(path).shape}")
-            self._loaded[path] = values
-        return self._loaded[path]
-
 
 def _at(values: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
     """values[rows], with rows outside moved inside."""
     return values[np.clip(rows, 0, max(len(values) - 1, 0))]
-
-
-def known_arrays() -> Iterator[tuple[Table, str]]:
-    """Every column of every table."""
-    for table in TABLES.values():
-        for name in table.names:
-            yield table, name

@@ -23,7 +23,7 @@ from rollout_assets.rollouts.zarr_store.attributes import (
     root_attributes,
     store_counts,
 )
-from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck, known_arrays
+from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck
 from rollout_assets.rollouts.zarr_store.chunks.arrays import decoding_threads
 from rollout_assets.rollouts.zarr_store.chunks.inventory import take_inventory
 from rollout_assets.rollouts.zarr_store.documents import (
@@ -34,6 +34,8 @@ from rollout_assets.rollouts.zarr_store.documents import (
     root_document,
 )
 from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows, problem
+from rollout_assets.rollouts.zarr_store.foreign.origin import CONVERTED_FROM
+from rollout_assets.rollouts.zarr_store.foreign.schema_versions import schema_problem
 from rollout_assets.rollouts.zarr_store.manifest import (
     ROLLOUT_MANIFEST_FILENAME,
     RUNTIME_PARTS,
@@ -50,12 +52,9 @@ _HASH_BLOCK_BYTES = 1 << 26
 
 def schema_version(store: StoreUnderCheck) -> Findings:
     """The root names the schema this package knows."""
-    for name, expected in (
-        ("schema_id", schema.ROLLOUT_ZARR_SCHEMA_ID),
-        ("schema_version", schema.ROLLOUT_ZARR_SCHEMA_VERSION),
-    ):
-        if store.attributes.get(name) != expected:
-            yield problem(f"attribute {name}", f"must be {expected!r}", repr(store.attributes.get(name)))
+    text = schema_problem(store.attributes)
+    if text is not None:
+        yield problem(ZARR_JSON, text)
 
 
 def documents_agree(store: StoreUnderCheck) -> Findings:
@@ -73,7 +72,7 @@ def documents_agree(store: StoreUnderCheck) -> Findings:
     if not root_is_plain:
         yield problem(ZARR_JSON, "the root must be a Zarr v3 group with inline consolidated metadata")
     copies = store.consolidated
-    expected = (*schema.GROUPS, *schema.array_paths())
+    expected = (*schema.GROUPS, *store.array_paths)
     for path in expected:
         if f"{path}/{ZARR_JSON}" not in store.sizes:
             yield problem(path, f"is missing: the store has no {path}/{ZARR_JSON}")
@@ -93,7 +92,7 @@ def documents_agree(store: StoreUnderCheck) -> Findings:
             yield problem(path, "is not the kind of node the schema says", repr(document.get("node_type")))
     for path in sorted(set(copies) - set(expected)):
         yield problem(path, "is in the root's consolidated metadata, but not in the schema")
-    nodes = {path: copies[path] for path in nodes_in_order(schema.array_paths()) if path in copies}
+    nodes = {path: copies[path] for path in nodes_in_order(store.array_paths) if path in copies}
     if store.document_bytes("") != document_bytes(root_document(store.attributes, nodes)):
         yield problem(ZARR_JSON, "the root's document is not, byte for byte, what is written for these nodes")
 
@@ -107,7 +106,7 @@ def arrays_as_schema(store: StoreUnderCheck) -> Findings:
         "P": attributes.get("target_eval_crops_max_points"),
         "A": attributes.get("q_h_max_candidates"),
     }
-    for table, name in known_arrays():
+    for table, name in store.known_columns():
         path, column = table.path(name), table[name]
         try:
             array = store.array(path)
@@ -120,12 +119,13 @@ def arrays_as_schema(store: StoreUnderCheck) -> Findings:
             yield problem(path, f"must be {column.dtype}", str(array.dtype))
         if array.shape != (rows, *row_shape):
             yield problem(path, f"must have shape {(rows, *row_shape)}", str(array.shape))
-        if array.layout is None:
+        if array.layout is None and store.profile == "own":
             yield problem(path, "must be chunked by whole rows, with one compressor and crc32c")
     for path in schema.TEXT_ARRAYS:
         expected = np.dtype(np.uint16 if path == schema.REASON_BITS_PATH else np.uint8)
         array = store.array(path)
-        if array.dtype != expected or len(array.shape) != 1 or array.layout is None:
+        other_layout = array.layout is None and store.profile == "own"
+        if array.dtype != expected or len(array.shape) != 1 or other_layout:
             yield problem(path, f"must be one row-chunked dimension of {expected} with crc32c", str(array.dtype))
 
 
@@ -134,12 +134,12 @@ def every_file_accounted_for(store: StoreUnderCheck) -> Findings:
     expected = {
         ZARR_JSON,
         ROLLOUT_MANIFEST_FILENAME,
-        *(f"{path}/{ZARR_JSON}" for path in (*schema.GROUPS, *schema.array_paths())),
+        *(f"{path}/{ZARR_JSON}" for path in (*schema.GROUPS, *store.array_paths)),
     }
     written = store.manifest.get("stored_crc32c")
     written = written if isinstance(written, dict) else {}
     arrays = []
-    for path in schema.array_paths():
+    for path in store.array_paths:
         try:
             arrays.append(store.array(path))
         except StoreDamaged:
@@ -185,7 +185,7 @@ def attributes_as_derived(store: StoreUnderCheck) -> Findings:
 def derived_attributes(store: StoreUnderCheck) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Attributes of the root, without the manifest's digest, and of groups, as config and tables make them."""
     attributes = store.attributes
-    config, counts = _config(attributes), store_counts(lambda path: store.array(path).shape)
+    config, counts = stored_config(attributes), store_counts(lambda path: store.array(path).shape)
     horizons = store.column(schema.ROLLOUTS, "horizon")
     horizon = int(horizons.max()) if len(horizons) else 1
     tables = small_tables(store)
@@ -219,14 +219,15 @@ def manifest_matches(store: StoreUnderCheck) -> Findings:
             yield from _compare(f"{where} {name}", stored, value)
         elif stored != value:
             yield problem(f"{where} {name}", f"must be {value!r}", repr(stored))
-    yield from _unknown_keys(where, manifest, {*facts, "store_kind", "generation", SOURCE_SPLITS, *DIGESTS})
+    known = {*facts, "store_kind", "generation", SOURCE_SPLITS, CONVERTED_FROM, *DIGESTS}
+    yield from _unknown_keys(where, manifest, known)
     for name in DIGESTS:
         digests = manifest.get(name)
         digests = digests if isinstance(digests, dict) else {}
-        missing = sorted(set(schema.array_paths()) - set(digests))
+        missing = sorted(set(store.array_paths) - set(digests))
         if missing:
             yield problem(f"{where} {name}", f"names no digest of {', '.join(missing[:3])}", f"{len(missing)} missing")
-        yield from _unknown_keys(f"{where} {name}", digests, schema.array_paths())
+        yield from _unknown_keys(f"{where} {name}", digests, store.array_paths)
 
 
 def generation_as_recorded(store: StoreUnderCheck) -> Findings:
@@ -236,14 +237,14 @@ def generation_as_recorded(store: StoreUnderCheck) -> Findings:
         yield problem(where, "must be an object")
         return
     recorded = RolloutStoreManifestContext().to_jsonable()
-    yield from _unknown_keys(where, store.generation, recorded)
     invocation, runtime = (store.generation.get(name) for name in ("invocation", "runtime"))
-    for name, part, known in (
-        ("invocation", invocation, recorded["invocation"]),
-        ("runtime", runtime, RUNTIME_PARTS),
+    for place, part, known in (
+        (where, store.generation, recorded),
+        (f"{where}.invocation", invocation, recorded["invocation"]),
+        (f"{where}.runtime", runtime, RUNTIME_PARTS),
     ):
-        if isinstance(part, dict):
-            yield from _unknown_keys(f"{where}.{name}", part, known)
+        if isinstance(part, dict) and not store.of_other_writer:
+            yield from _unknown_keys(place, part, known)
     text = invocation.get("raw_toml_text") if isinstance(invocation, dict) else None
     if isinstance(invocation, dict) and isinstance(text, str):
         expected = hashlib.sha256(text.encode()).hexdigest()
@@ -276,10 +277,12 @@ def texts_as_schema(store: StoreUnderCheck) -> Findings:
 
 def ids_in_dictionaries(store: StoreUnderCheck) -> Findings:
     """Every dictionary id of the small tables points into its dictionary, or is -1."""
-    for table, name in known_arrays():
+    for table, name in store.known_columns():
         column = table[name]
         if column.dictionary is None or table is schema.CANDIDATES:
             continue
+        if table is schema.TARGET_EVAL_CROPS and store.of_other_writer:
+            continue  # another writer numbers the policies of its crops by crop_policy_dictionary
         try:
             ids, size = store.column(table, name), len(store.strings(column.dictionary))
         except StoreDamaged as error:
@@ -297,7 +300,7 @@ def content_digests(store: StoreUnderCheck) -> Findings:
     if not isinstance(written, dict):
         yield problem(ROLLOUT_MANIFEST_FILENAME, "has no content_sha256")
         return
-    paths = [path for path in schema.array_paths() if path not in store.damaged]
+    paths = [path for path in store.array_paths if path not in store.damaged]
     for path, digest in zip(
         paths, decoding_threads().map(lambda path: _content_digest(store, path), paths), strict=True
     ):
@@ -373,13 +376,16 @@ def _expected_document(store: StoreUnderCheck, path: str) -> dict[str, Any]:
     except StoreDamaged:
         return {}
     table, _, column = path.partition("/")
-    codec = schema.TABLES[table].codec_of(column) if path not in schema.TEXT_ARRAYS else "rows"
+    is_column = table in schema.TABLES and path not in schema.TEXT_ARRAYS
+    codec = schema.TABLES[table].codec_of(column) if is_column else "rows"
     if array.layout is None:
         return {}
     return replace(array.layout, codec=codec).fitted(len(array)).document(len(array))
 
 
-def _config(attributes: dict[str, Any]) -> RolloutZarrStoreConfig:
+def stored_config(attributes: dict[str, Any]) -> RolloutZarrStoreConfig:
+    """The config behind a store's root attributes; one that is missing is a ``KeyError``."""
+
     def named(prefix: str, *names: str) -> dict[str, Any]:
         return {name: attributes[f"{prefix}{name}"] for name in names}
 

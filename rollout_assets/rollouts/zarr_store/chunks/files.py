@@ -17,6 +17,7 @@ from zarr.buffer import default_buffer_prototype
 # Private to zarr, and needed: connections of a remote file system belong to the event loop that opened them, and only
 # this function runs a store's coroutines on zarr's own loop, where the store's other users run them too.
 from zarr.core.sync import sync
+from zarr.storage import LocalStore
 
 from rollout_assets.files import SizeAndDigest, tree_folders, tree_sizes
 
@@ -25,6 +26,10 @@ _KEPT_BYTES = 128 << 20
 
 class StoreFiles(Protocol):
     """Read-only access to the files below a store's root, by key (``candidates/target_rri/c/0``)."""
+
+    @property
+    def backend(self) -> Store:
+        """The same files as a Zarr storage backend."""
 
     def sizes(self) -> dict[str, int]:
         """Every key with its size in bytes."""
@@ -50,6 +55,11 @@ class LocalFiles:
 
     def __str__(self) -> str:
         return str(self.root)
+
+    @property
+    def backend(self) -> Store:
+        """The directory as a Zarr storage backend."""
+        return LocalStore(self.root, read_only=True)
 
     def sizes(self) -> dict[str, int]:
         """Every file below the root, links not followed."""
@@ -112,6 +122,11 @@ class BackendFiles:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    @property
+    def backend(self) -> Store:
+        """The storage backend itself."""
+        return self._store
 
     def sizes(self) -> dict[str, int]:
         """Every key with its size, one request per file."""
