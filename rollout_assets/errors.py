@@ -4,6 +4,7 @@
     ├── ConfigError          a campaign file or a value in it cannot be used
     ├── SourceError          the VIN source store
     │   ├── SourceDamaged      it disagrees with its own format; carries every problem; a DataError
+    │   ├── ImportRefused      scenes of which none can be imported; carries every reason; a DataError
     │   └── SourceRowMissing   a row, key or split that the store does not have
     ├── DataError            what the input's bytes say, whoever reads them: a source row may be skipped for it
     │   ├── MeshError          a scene has no mesh, or its mesh cannot be used
@@ -137,6 +138,12 @@ class SourceDamaged(_WithProblems, SourceError, DataError):
 
     summary = "{problems}"
     skip_reason = "SOURCE_DAMAGED"
+
+
+class ImportRefused(_WithProblems, SourceError, DataError):
+    """Scenes of which none can be imported; ``problems`` lists every one with its reason."""
+
+    summary = "{problems}"
 
 
 class SourceRowMissing(SourceError):

@@ -9,6 +9,7 @@ import typer
 from pydantic import ValidationError
 
 from rollout_assets.commands.settings import key_or_index
+from rollout_assets.commands.source_import import import_command
 from rollout_assets.commands.terminal import (
     AsJson,
     exit_unless,
@@ -71,6 +72,9 @@ def build(
     with progress_bars() as progress:
         summary = build_synthetic_store(store, config, progress, overwrite=overwrite)
     show(summary, as_json, _show_summary)
+
+
+app.command("import")(import_command)
 
 
 @app.command()
