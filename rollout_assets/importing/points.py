@@ -26,7 +26,7 @@ FARTHEST_M = 12.0
 """Depth beyond which a point does not belong to a snippet."""
 
 _COLUMNS = ("px_world", "py_world", "pz_world", "inv_dist_std")
-_HIDDEN = 0.95
+_BEHIND_M = 0.06
 
 
 def read_points(path: Path, frame: Frame) -> Float32:
@@ -70,7 +70,8 @@ def _unhidden(points: Float32, bvh: TriangleBvh, pose: Float32) -> NDArray[np.bo
     origin = translation(pose)
     towards = points.astype(np.float64) - origin
     first, _ = bvh.cast_rays(np.broadcast_to(origin, towards.shape), towards, 1.0)
-    return np.asarray(first.numpy() >= _HIDDEN)
+    behind_m = (1.0 - first.numpy()) * np.linalg.norm(towards, axis=1)
+    return np.asarray(behind_m < _BEHIND_M)
 
 
 def _read_csv(path: Path) -> NDArray[np.float64]:
