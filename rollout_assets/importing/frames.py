@@ -93,8 +93,9 @@ class _Levels:
 
 def recognise_frame(vertices: NDArray[Any], faces: NDArray[np.int32], ending: str, up: Up, units: Units) -> Frame:
     """The frame of a mesh; what is not given is chosen among what makes it the size of a room."""
-    used = np.asarray(vertices)[np.unique(faces)]
-    finite = used[np.isfinite(used).all(axis=1)]
+    used = np.zeros(len(vertices), bool)
+    used[faces] = True
+    finite = np.asarray(vertices)[used & np.isfinite(vertices).all(axis=1)]
     if not len(finite):
         raise MeshError("the mesh has no finite vertex")
     low, high = finite.min(axis=0).astype(np.float64), finite.max(axis=0).astype(np.float64)
