@@ -109,7 +109,7 @@ def _write_store(building: Path, config: ImportConfig, reports: Sequence[SceneRe
     """Shards, index, split files and manifest from the rows that wait; then the waiting rows are removed."""
     class_names = _class_names(reports)
     numbers = {name: number for number, name in class_names.items()}
-    splits = _splits(config, [report.scene_id for report in reports])
+    splits = _splits(config, reports)
     specs: list[layout.ShardSpec] = []
     index: list[layout.IndexRow] = []
     for number, report in enumerate(reports):
@@ -137,10 +137,18 @@ def _class_names(reports: Sequence[SceneReport]) -> dict[int, str]:
     return dict(CLASS_NAMES) | {FIRST_OWN_CLASS + number: name for number, name in enumerate(own)}
 
 
-def _splits(config: ImportConfig, scene_ids: Sequence[str]) -> dict[str, str]:
-    """Split by scene: the share with the least digests is val, at least one of several scenes unless the share is 0."""
-    count = round(config.val_share * len(scene_ids))
-    if config.val_share > 0 and len(scene_ids) > 1:
-        count = min(max(count, 1), len(scene_ids) - 1)
-    ordered = sorted(scene_ids, key=lambda scene_id: key_digest("import split", config.seed, scene_id))
-    return {scene_id: "val" if rank < count else "train" for rank, scene_id in enumerate(ordered)}
+def _splits(config: ImportConfig, reports: Sequence[SceneReport]) -> dict[str, str]:
+    """Split by scene: the share with the least digests is val, at least one of several unless the share is 0.
+
+    Scenes with the same mesh are one scene under several names, so they share a split.
+    """
+    namesakes: dict[str, str] = {}
+    for report in reports:
+        namesakes.setdefault(report.mesh_hash, report.scene_id)
+    count = round(config.val_share * len(namesakes))
+    if config.val_share > 0 and len(namesakes) > 1:
+        count = min(max(count, 1), len(namesakes) - 1)
+    ordered = sorted(namesakes.values(), key=lambda scene_id: key_digest("import split", config.seed, scene_id))
+    return {
+        report.scene_id: "val" if ordered.index(namesakes[report.mesh_hash]) < count else "train" for report in reports
+    }

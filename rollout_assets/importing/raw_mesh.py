@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.errors import MeshError, is_fault
-from rollout_assets.importing.obj_file import read_obj
 from rollout_assets.sources.meshes import load_mesh
+from rollout_assets.sources.obj import read_obj
 from rollout_assets.sources.ply import UnusualPly, has_face_column, read_labelled_ply
 
 INSTANCE_COLUMNS = ("object_id", "instance", "instance_id", "objectId")

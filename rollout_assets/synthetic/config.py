@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 
 from rollout_assets.config import ConfigSection, Count, Fraction, Number, Positive, Seed, UsablePath, Whole, unhashed
 
+PIECES_PER_HOME = 25
+"""Pieces of furniture in a usual home, for sharing a face budget among the user's own meshes."""
+
 
 class SnippetConfig(ConfigSection):
     """What a snippet is made of, whichever scene it walks through."""
@@ -40,6 +43,11 @@ class SyntheticConfig(SnippetConfig):
     val_fraction: Annotated[Number, Field(ge=0, le=0.5)] = Field(0.25, description="Share of scenes in split val.")
     furniture_dir: UsablePath | None = unhashed(None, description="Own mesh files to place, not the built-in kinds.")
     workers: Annotated[Whole, Field(ge=1, le=256)] | None = unhashed(None, description="Processes; none: one per core.")
+
+    @property
+    def faces_per_piece(self) -> int:
+        """Most triangles of one of the user's own meshes."""
+        return max(2_000, self.faces // PIECES_PER_HOME)
 
     @property
     def effective_workers(self) -> int:

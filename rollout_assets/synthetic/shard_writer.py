@@ -25,9 +25,6 @@ from rollout_assets.synthetic.scene import SyntheticScene, build_scene
 from rollout_assets.synthetic.snippet import build_snippet
 from rollout_assets.synthetic.walk import walking_grid
 
-PIECES_PER_HOME = 25
-"""Pieces of furniture in a usual home, for sharing a face budget among the user's own meshes."""
-
 _OWN_CHUNK_BYTES = 65_536
 """Blocks with larger rows get one chunk per row, so that a reader touches only its row; small ones share a chunk."""
 
@@ -58,7 +55,7 @@ class ShardResult:
 def write_shard(task: ShardTask) -> ShardResult:
     """Build a scene, its mesh file and its snippets. Runs in a worker process; a shard appears whole or not at all."""
     config = task.config
-    furniture = load_furniture(config.furniture_dir, max(2_000, config.faces // PIECES_PER_HOME))
+    furniture = load_furniture(config.furniture_dir, config.faces_per_piece)
     scene = build_scene(config, task.scene_index, furniture)
     _write_mesh(task.store_dir / layout.MESHES_DIR, scene)
     bvh = TriangleBvh(scene.vertices, scene.faces, "cpu")

@@ -30,6 +30,7 @@ from rollout_assets.sources import layout
 from rollout_assets.sources.snapshot import StoreSnapshot, read_snapshot
 from rollout_assets.synthetic.config import SyntheticConfig, snippet_number
 from rollout_assets.synthetic.furniture_files import load_furniture
+from rollout_assets.synthetic.furniture_repair import FurnitureFile
 from rollout_assets.synthetic.shard_writer import ShardResult, ShardTask, write_shard
 from rollout_assets.synthetic.store_files import publish_metadata, staged_store, store_manifest
 from rollout_assets.workers import run_tasks
@@ -43,7 +44,7 @@ _FEW_TASKS = 2
 
 @dataclass(frozen=True)
 class SyntheticSummary:
-    """What a build or an append wrote, and the store's totals afterwards."""
+    """What a build or an append wrote, the store's totals afterwards, and what a build did to the user's furniture."""
 
     store_dir: Path
     new_samples: int
@@ -56,6 +57,7 @@ class SyntheticSummary:
     points_per_sample: float
     source_manifest_hash: str
     seconds: float
+    furniture: tuple[FurnitureFile, ...] = ()
 
 
 def build_synthetic_store(
@@ -68,10 +70,10 @@ def build_synthetic_store(
     """
     started = time.monotonic()
     store_dir = Path(store_dir).absolute()
-    furniture_digest = load_furniture(config.furniture_dir, config.faces).digest
+    furniture = load_furniture(config.furniture_dir, config.faces_per_piece)
     with staged_store(store_dir, overwrite) as folder:
-        manifest, results = _fill(folder, config, furniture_digest, progress)
-    return _summary(store_dir, manifest, results, started, config.scenes)
+        manifest, results = _fill(folder, config, furniture.digest, progress)
+    return _summary(store_dir, manifest, results, started, config.scenes, furniture.files)
 
 
 def append_synthetic_snippets(
@@ -207,7 +209,7 @@ def _config_of(
     except ValidationError as error:
         problems = problems_text(error, SyntheticConfig)
         raise SourceError(f"{store_dir}: built with options this version does not know: {problems}") from None
-    digest = load_furniture(furniture_dir, config.faces).digest
+    digest = load_furniture(furniture_dir, config.faces_per_piece).digest
     if digest != manifest.source.get("furniture_digest"):
         given = furniture_dir or "the built-in kinds"
         raise SourceError(f"{store_dir}: built with other furniture than {given}; give the same furniture directory")
@@ -227,7 +229,12 @@ def _remove_leftovers(store_dir: Path, manifest: layout.Manifest) -> None:
 
 
 def _summary(
-    store_dir: Path, manifest: layout.Manifest, results: list[ShardResult], started: float, new_scenes: int
+    store_dir: Path,
+    manifest: layout.Manifest,
+    results: list[ShardResult],
+    started: float,
+    new_scenes: int,
+    furniture: tuple[FurnitureFile, ...] = (),
 ) -> SyntheticSummary:
     samples = sum(result.spec.num_rows for result in results)
     return SyntheticSummary(
@@ -242,4 +249,5 @@ def _summary(
         points_per_sample=sum(result.points for result in results) / max(samples, 1),
         source_manifest_hash=layout.source_manifest_hash(manifest.model_dump(mode="json")),
         seconds=time.monotonic() - started,
+        furniture=furniture,
     )

@@ -24,6 +24,7 @@ from rollout_assets.testing.tiny_campaign import write_tiny_campaign
 from tests.commands.in_process import call
 from tests.importing.scene_files import (
     OBJECTS,
+    ROOM,
     STRUCTURE,
     write_ase,
     write_ase_points,
@@ -41,11 +42,11 @@ SMALL = ImportConfig(snippets_per_scene=1, poses=5, min_points=300, max_points=1
 def write_scenes(folder):
     """One scene of each kind: GLB, instances, Aria-like, centimetres and Y-up, boxes with poses and detections."""
     write_glb(folder / "glb" / "mesh.glb")
-    write_ply(folder / "instances" / "mesh.ply")
-    write_ply(folder / "aria" / "scene_ply_7.ply")
+    write_ply(folder / "instances" / "mesh.ply", ROOM[:-1])
+    write_ply(folder / "aria" / "scene_ply_7.ply", ROOM[:-2])
     write_ase(folder / "aria" / "trajectory.csv")
     write_ase_points(folder / "aria" / "semidense_points.csv.gz")
-    write_obj(folder / "centimetres" / "mesh.obj", scale=100.0)
+    write_obj(folder / "centimetres" / "mesh.obj", ROOM[:-3], scale=100.0)
     write_ply(folder / "boxes" / "mesh.ply", column=None)
     write_objects(folder / "boxes" / "objects.json")
     write_tum(folder / "boxes" / "trajectory.txt")
@@ -68,7 +69,8 @@ def test_every_kind_of_scene_becomes_rows_of_a_sound_store(imported):
     assert not summary.left_out
     reports = {report.scene_id: report for report in summary.scenes}
     assert sorted(reports) == ["aria", "boxes", "centimetres", "glb", "instances"]
-    assert {report.objects for report in reports.values()} == {20}
+    counts = {"glb": 20, "instances": 19, "aria": 18, "centimetres": 17, "boxes": 20}
+    assert {name: report.objects for name, report in reports.items()} == counts
     assert [(reports[name].up, reports[name].units) for name in ("glb", "centimetres", "aria")] == [
         ("y", "m"),
         ("y", "cm"),
@@ -173,6 +175,16 @@ def test_when_no_scene_is_good_nothing_is_written(tmp_path):
         import_scenes(tmp_path / "scenes", tmp_path / "store", SMALL)
     assert len(caught.value.problems) == len(expected)
     assert [path.name for path in tmp_path.iterdir()] == ["scenes"]
+
+
+def test_scenes_with_the_same_mesh_share_a_split(tmp_path):
+    for name in "abcdef":
+        write_glb(tmp_path / "scenes" / f"room-{name}.glb")
+    write_glb(tmp_path / "scenes" / "other.glb", ROOM[:-1])
+    import_scenes(tmp_path / "scenes", tmp_path / "store", SMALL.model_copy(update={"poses": 2}))
+    rows = VinOfflineStore.open(tmp_path / "store").rows()
+    rooms = {row.split for row in rows if row.scene_id != "other"}
+    assert len(rooms) == 1 and {row.split for row in rows} == {"train", "val"}
 
 
 def test_a_mesh_file_by_itself_is_a_scene(tmp_path):
