@@ -5,6 +5,7 @@
     ├── SourceError          the VIN source store
     │   ├── SourceDamaged      it disagrees with its own format; carries every problem; a DataError
     │   ├── SourceVersionUnknown  a format version that cannot be read; says which can
+    │   ├── ImportRefused      scenes of which none can be imported; carries every reason; a DataError
     │   └── SourceRowMissing   a row, key or split that the store does not have
     ├── DataError            what the input's bytes say, whoever reads them: a source row may be skipped for it
     │   ├── MeshError          a scene has no mesh, or its mesh cannot be used
@@ -142,6 +143,12 @@ class SourceDamaged(_WithProblems, SourceError, DataError):
 
 class SourceVersionUnknown(SourceError):
     """A source store of a format version that cannot be read. It may well be sound, so no row is skipped for it."""
+
+
+class ImportRefused(_WithProblems, SourceError, DataError):
+    """Scenes of which none can be imported; ``problems`` lists every one with its reason."""
+
+    summary = "{problems}"
 
 
 class SourceRowMissing(SourceError):

@@ -9,6 +9,7 @@ import typer
 from pydantic import ValidationError
 
 from rollout_assets.commands.settings import key_or_index
+from rollout_assets.commands.source_import import import_command
 from rollout_assets.commands.terminal import (
     AsJson,
     exit_unless,
@@ -27,6 +28,7 @@ from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.summary import StoreSummary, summarise_store
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.config import SyntheticConfig
+from rollout_assets.synthetic.furniture_repair import FurnitureFile
 from rollout_assets.synthetic.store import SyntheticSummary, append_synthetic_snippets, build_synthetic_store
 
 app = typer.Typer(help="Build, extend, look at and check source stores.", no_args_is_help=True)
@@ -70,6 +72,9 @@ def build(
     with progress_bars() as progress:
         summary = build_synthetic_store(store, config, progress, overwrite=overwrite)
     show(summary, as_json, _show_summary)
+
+
+app.command("import")(import_command)
 
 
 @app.command()
@@ -161,7 +166,18 @@ def _show_scenes(summary: StoreSummary) -> None:
     say(f"{total} rows ({splits}) of {place}; points, boxes and poses are means per row")
 
 
+def _show_furniture(files: tuple[FurnitureFile, ...]) -> None:
+    rows = []
+    for file in files:
+        size = "–" if file.size_m is None else " x ".join(f"{side:.2f}" for side in file.size_m)
+        what = f"refused: {file.refused}" if file.refused else "; ".join(file.done) or "used as it is"
+        rows.append((file.file, file.class_name, file.faces_in_file, file.faces_used, size, what))
+    print_table("furniture", ("file", "class", "faces", "used", "size (m)", "what was done"), rows)
+
+
 def _show_summary(summary: SyntheticSummary) -> None:
+    if summary.furniture:
+        _show_furniture(summary.furniture)
     say(
         green(summary.store_dir),
         f": {summary.new_samples} new rows in {summary.new_shards} shards "

@@ -98,6 +98,16 @@ def clean_faces(
         worst = int(corners.min()) if corners.min() < 0 else int(corners.max())
         raise MeshError(f"{where}: a face names vertex {worst}, but there are {len(points)} vertices")
     triangles = np.ascontiguousarray(corners, np.int32)
+    keep, dropped = usable_faces(points, triangles)
+    if not keep.all():
+        triangles = triangles[keep]
+    if not len(triangles):
+        raise MeshError(f"{where}: no usable face among {len(keep)} (dropped {dropped})")
+    return *_without_unused(points, triangles), dropped
+
+
+def usable_faces(points: NDArray[np.float32], triangles: NDArray[np.int32]) -> tuple[NDArray[np.bool_], dict[str, int]]:
+    """Which faces (m,) have an area and finite corners, and how many have not, by reason."""
     finite_vertex = np.asarray(np.isfinite(points).all(axis=1))
     dropped = {"non_finite": 0, "repeated_vertex": 0, "zero_area": 0}
     keep = np.ones(len(triangles), bool)
@@ -111,11 +121,7 @@ def clean_faces(
         dropped["repeated_vertex"] += int(repeated.sum())
         dropped["zero_area"] += int(flat.sum())
         keep[start : start + _CLEAN_FACES] = ~(non_finite | repeated | flat)
-    if not keep.all():
-        triangles = triangles[keep]
-    if not len(triangles):
-        raise MeshError(f"{where}: no usable face among {len(keep)} (dropped {dropped})")
-    return *_without_unused(points, triangles), dropped
+    return keep, dropped
 
 
 class MeshLibrary:

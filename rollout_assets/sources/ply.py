@@ -6,9 +6,10 @@ mixed polygons, lists among the vertices) raises ``UnusualPly`` and is left to a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +28,21 @@ _SCALARS = {
 _ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">"}
 _INDEX_LISTS = ("vertex_indices", "vertex_index")
 _LONGEST_HEADER = 1 << 16
+_ROWS_AT_ONCE = 1 << 18
+"""Rows written together, to bound memory."""
 
 
 class UnusualPly(Exception):
     """A PLY file whose layout the fast reader does not cover; not an error."""
+
+
+class LabelledPly(NamedTuple):
+    """vertices (n, 3) float32, faces (m, 3) integers; ``column`` names where labels (m,) come from, if any."""
+
+    vertices: NDArray[np.float32]
+    faces: NDArray[Any]
+    column: str | None
+    labels: NDArray[Any] | None
 
 
 @dataclass
@@ -56,6 +68,47 @@ def read_binary_ply(path: Path) -> tuple[NDArray[np.float32], NDArray[Any]]:
     return _vertices(path, tables), _faces(path, tables)
 
 
+def read_labelled_ply(path: Path, columns: Sequence[str]) -> LabelledPly:
+    """Vertices (n, 3), triangles (m, 3) and the first of the named face columns (m,), or None when it has none.
+
+    Faces may all be quads as well; each becomes two triangles with the same label.
+    """
+    data = path.read_bytes()
+    byte_order, elements, start = _parse_header(path, data)
+    tables: dict[str, NDArray[Any]] = {}
+    for element in elements:
+        layout, tables[element.name] = _uniform_rows(path, data, start, element, byte_order, columns)
+        start += layout.itemsize * element.count
+        if {"vertex", "face"} <= tables.keys():
+            break
+    corners = _faces(path, tables)
+    name = next((name for name in columns if name in (tables["face"].dtype.names or ())), None)
+    labels = None if name is None else np.ascontiguousarray(tables["face"][name])
+    if corners.shape[1] == 4:
+        corners = corners[:, [0, 1, 2, 0, 2, 3]].reshape(-1, 3)
+        labels = None if labels is None else np.repeat(labels, 2)
+    return LabelledPly(_vertices(path, tables), corners, name, labels)
+
+
+def _uniform_rows(
+    path: Path, data: bytes, start: int, element: _Element, byte_order: str, columns: Sequence[str]
+) -> tuple[np.dtype[Any], NDArray[Any]]:
+    """Rows of an element whose index lists are all three long, or all four."""
+    layout = _layout(element, byte_order, columns)
+    try:
+        return layout, _rows(path, data, start, element, layout)
+    except UnusualPly:
+        layout = _layout(element, byte_order, columns, corners=4)
+        return layout, _rows(path, data, start, element, layout)
+
+
+def has_face_column(path: Path, columns: Sequence[str]) -> bool:
+    """Whether a PLY file's header names one of the face columns."""
+    with path.open("rb") as stream:
+        lines = stream.read(_LONGEST_HEADER).split(b"end_header")[0].decode("ascii", "replace").splitlines()
+    return any(line.split()[:1] == ["property"] and line.split()[-1] in columns for line in lines)
+
+
 def write_binary_ply(path: Path, vertices: NDArray[np.float32], faces: NDArray[np.int32]) -> None:
     """Write a plain little-endian PLY file of triangles; equal arrays give equal bytes."""
     header = (
@@ -63,13 +116,19 @@ def write_binary_ply(path: Path, vertices: NDArray[np.float32], faces: NDArray[n
         f"element vertex {len(vertices)}\nproperty float x\nproperty float y\nproperty float z\n"
         f"element face {len(faces)}\nproperty list uchar int vertex_indices\nend_header\n"
     )
+    with path.open("wb") as stream:
+        stream.write(header.encode("ascii"))
+        for start in range(0, len(vertices), _ROWS_AT_ONCE):
+            stream.write(np.ascontiguousarray(vertices[start : start + _ROWS_AT_ONCE], "<f4").tobytes())
+        for start in range(0, len(faces), _ROWS_AT_ONCE):
+            stream.write(_face_rows(faces[start : start + _ROWS_AT_ONCE]).tobytes())
+
+
+def _face_rows(faces: NDArray[np.int32]) -> NDArray[Any]:
     rows = np.empty(len(faces), [("count", "u1"), ("corners", "<i4", (3,))])
     rows["count"] = 3
     rows["corners"] = faces
-    with path.open("wb") as stream:
-        stream.write(header.encode("ascii"))
-        stream.write(np.ascontiguousarray(vertices, "<f4").tobytes())
-        stream.write(rows.tobytes())
+    return rows
 
 
 def _parse_header(path: Path, data: bytes) -> tuple[str, list[_Element], int]:
@@ -107,14 +166,15 @@ def _refuse_missing_lines(path: Path, body: bytes, rows: int) -> None:
         raise MeshError(f"{path}: truncated, its header promises {rows} rows but {lines} lines follow")
 
 
-def _layout(element: _Element, byte_order: str) -> np.dtype[Any]:
-    """The row dtype of an element, with every index list taken as three long."""
+def _layout(element: _Element, byte_order: str, kept: Sequence[str] = (), corners: int = 3) -> np.dtype[Any]:
+    """The row dtype of an element, with every index list taken as ``corners`` long; face columns ``kept`` by name."""
     fields: list[Any] = []
     for number, (name, code, count_code) in enumerate(element.properties):
         if count_code is None:
-            fields.append((name if name in ("x", "y", "z") else f"other{number}", byte_order + code))
+            plain = name in ("x", "y", "z") or (element.name == "face" and name in kept)
+            fields.append((name if plain else f"other{number}", byte_order + code))
         elif element.name == "face" and name in _INDEX_LISTS and code[0] in "iu":
-            fields += [("corner_count", byte_order + count_code), ("corners", byte_order + code, (3,))]
+            fields += [("corner_count", byte_order + count_code), ("corners", byte_order + code, (corners,))]
         else:
             raise UnusualPly(f"list {name} in element {element.name}")
     try:
@@ -130,7 +190,7 @@ def _rows(path: Path, data: bytes, start: int, element: _Element, layout: np.dty
     size = layout.itemsize * element.count
     short = start + size - len(data)
     rows = np.frombuffer(data, layout, min(element.count, max(len(data) - start, 0) // layout.itemsize), start)
-    if "corner_count" in (layout.names or ()) and (rows["corner_count"] != 3).any():
+    if "corner_count" in (layout.names or ()) and (rows["corner_count"] != layout["corners"].shape[0]).any():
         raise UnusualPly("faces that are not triangles")
     if short > 0:
         data_rows = f"{element.count} {element.name} rows of {layout.itemsize} bytes"
@@ -153,3 +213,19 @@ def _faces(path: Path, tables: dict[str, NDArray[Any]]) -> NDArray[Any]:
     if rows is None or "corners" not in (rows.dtype.names or ()):
         raise MeshError(f"{path}: PLY file without faces (a point cloud?)")
     return np.ascontiguousarray(rows["corners"])
+
+
+def read_ply_points(path: Path) -> NDArray[np.float32]:
+    """Vertices (n, 3) float32 of a binary PLY file, with or without faces."""
+    data = path.read_bytes()
+    try:
+        byte_order, elements, start = _parse_header(path, data)
+        for element in elements:
+            layout = _layout(element, byte_order)
+            rows = _rows(path, data, start, element, layout)
+            if element.name == "vertex":
+                return _vertices(path, {"vertex": rows})
+            start += layout.itemsize * element.count
+    except UnusualPly as error:
+        raise MeshError(f"{path}: points must be a plain binary PLY file ({error})") from None
+    raise MeshError(f"{path}: PLY file without vertex x, y, z")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +12,8 @@ from rollout_assets.geometry.boxes import BB3, BOX_WIDTH, INST_ID, MOVEABLE, POS
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import Float32, Float64, compose, inverse, make_pose, transform
 from rollout_assets.sources.layout import MAX_BOXES
-from rollout_assets.synthetic.config import SyntheticConfig
-from rollout_assets.synthetic.furniture import MOVEABLE_CLASSES
-from rollout_assets.synthetic.scene import STRUCTURE, SyntheticScene
+from rollout_assets.synthetic.config import SnippetConfig
+from rollout_assets.synthetic.scene import STRUCTURE, LabelledScene
 from rollout_assets.synthetic.sight import Sight, camera_of
 from rollout_assets.synthetic.walk import Walk
 
@@ -31,7 +31,7 @@ _EDGES = np.array([(a, a | bit) for bit in (1, 2, 4) for a in range(8) if not a 
 
 
 @dataclass(frozen=True)
-class _Guess:
+class Guess:
     """One detection before packing."""
 
     pose_world_object: Float32
@@ -41,9 +41,9 @@ class _Guess:
     in_last_view: bool
 
 
-def true_boxes(config: SyntheticConfig, scene: SyntheticScene, walk: Walk, sight: Sight) -> Float32:
+def true_boxes(config: SnippetConfig, scene: LabelledScene, walk: Walk, sight: Sight) -> Float32:
     """(T, 128, 34): every object seen on the walk, in every slice; its 2-D box only where that view sees it."""
-    rays = sight.rays_on(len(scene.placed))
+    rays = sight.rays_on(len(scene.boxes))
     seen = np.flatnonzero(rays.sum(axis=0) >= SEEN_RAYS)
     seen = np.sort(seen[np.argsort(-rays.sum(axis=0)[seen], kind="stable")][:MAX_BOXES])
     boxes = scene.boxes[seen]
@@ -51,7 +51,7 @@ def true_boxes(config: SyntheticConfig, scene: SyntheticScene, walk: Walk, sight
     packed[:, SEM_ID] = scene.class_ids[seen]
     packed[:, INST_ID] = seen
     packed[:, PROBABILITY] = 1.0
-    packed[:, MOVEABLE] = [scene.placed[index].piece.class_name in MOVEABLE_CLASSES for index in seen]
+    packed[:, MOVEABLE] = scene.moveable[seen]
     slices = np.full((len(walk.pose_world_rig), MAX_BOXES, BOX_WIDTH), -1.0, np.float32)
     slices[:, : len(seen)] = packed
     camera = camera_of(config)
@@ -62,10 +62,10 @@ def true_boxes(config: SyntheticConfig, scene: SyntheticScene, walk: Walk, sight
 
 
 def detected_boxes(
-    config: SyntheticConfig, scene: SyntheticScene, walk: Walk, sight: Sight, rng: np.random.Generator
+    config: SnippetConfig, scene: LabelledScene, walk: Walk, sight: Sight, rng: np.random.Generator
 ) -> Float32:
     """(1, 128, 34): noisy copies of what was seen, some missed, some invented, the most confident first."""
-    rays = sight.rays_on(len(scene.placed))
+    rays = sight.rays_on(len(scene.boxes))
     guesses = [
         guess
         for index in np.flatnonzero(rays.sum(axis=0) >= SEEN_RAYS)
@@ -74,8 +74,12 @@ def detected_boxes(
     plain = np.argwhere((sight.piece == STRUCTURE) & (sight.depth_m > 1.2) & (sight.depth_m < 5.0))
     if len(plain):
         guesses += [_invent(scene, sight, plain, rng) for _ in range(int(rng.poisson(config.false_positives)))]
-    guesses.sort(key=lambda guess: -guess.confidence)
-    guesses = guesses[:MAX_BOXES]
+    return packed_guesses(config, walk, guesses)
+
+
+def packed_guesses(config: SnippetConfig, walk: Walk, guesses: Sequence[Guess]) -> Float32:
+    """(1, 128, 34): the most confident first; more than fit are left out."""
+    guesses = sorted(guesses, key=lambda guess: -guess.confidence)[:MAX_BOXES]
     block = np.full((1, MAX_BOXES, BOX_WIDTH), -1.0, np.float32)
     if not guesses:
         return block
@@ -115,8 +119,8 @@ def project_boxes(camera: PinholeCamera, pose_world_camera: Float32, boxes: Orie
 
 
 def _detect(
-    config: SyntheticConfig, scene: SyntheticScene, index: int, rays: NDArray[np.int64], rng: np.random.Generator
-) -> _Guess | None:
+    config: SnippetConfig, scene: LabelledScene, index: int, rays: NDArray[np.int64], rng: np.random.Generator
+) -> Guess | None:
     """A detection of one seen object, the better the more of it was seen; None when it is missed."""
     share = min(1.0, float(rays.sum()) / _WELL_SEEN_RAYS) ** 0.5
     draws = rng.random(2)
@@ -132,18 +136,18 @@ def _detect(
         return None
     class_id = other_class if draws[1] < _WRONG_CLASS_RATE else int(scene.class_ids[index])
     pose = compose(scene.boxes.pose_world_object[index], _yawed(turn, shift))
-    return _Guess(pose, size, class_id, confidence, bool(rays[-1] >= VISIBLE_RAYS))
+    return Guess(pose, size, class_id, confidence, bool(rays[-1] >= VISIBLE_RAYS))
 
 
-def _invent(scene: SyntheticScene, sight: Sight, plain: NDArray[np.int64], rng: np.random.Generator) -> _Guess:
+def _invent(scene: LabelledScene, sight: Sight, plain: NDArray[np.int64], rng: np.random.Generator) -> Guess:
     """A box where there is no object: at one of the ``plain`` (view, ray) ends, on a wall or the floor."""
-    model = int(rng.integers(len(scene.placed)))
+    model = int(rng.integers(len(scene.boxes)))
     size = scene.boxes.extents_m[model].astype(np.float64) * rng.uniform(0.5, 0.9, 3)
     view, ray = plain[int(rng.integers(len(plain)))]
     where = sight.points[view, ray] + rng.normal(0.0, 0.2, 3)
     where[2] = max(where[2], size[2] / 2)
     pose = _yawed(float(rng.uniform(-np.pi, np.pi)), where)
-    return _Guess(pose, size, int(scene.class_ids[model]), float(rng.uniform(0.05, 0.5)), True)
+    return Guess(pose, size, int(scene.class_ids[model]), float(rng.uniform(0.05, 0.5)), True)
 
 
 def _yawed(yaw: float, shift: Float64) -> Float32:

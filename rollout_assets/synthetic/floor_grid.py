@@ -14,6 +14,7 @@ from rollout_assets.geometry.poses import Float64
 from rollout_assets.synthetic.home import HomePlan
 
 Mask = NDArray[np.bool_]
+Point = tuple[float, float]
 _STEPS = tuple((dx, dy, math.hypot(dx, dy)) for dx in (-1, 0, 1) for dy in (-1, 0, 1) if (dx, dy) != (0, 0))
 
 
@@ -51,15 +52,23 @@ class Footprint:
 
 
 class FloorGrid:
-    """Cells of ``cell_m``; ``free`` marks those whose centre keeps ``clearance_m`` from walls and furniture."""
+    """Cells of ``cell_m`` from ``origin`` on; ``free`` marks those whose centre is ``clearance_m`` from everything."""
 
-    def __init__(self, plan: HomePlan, cell_m: float, clearance_m: float) -> None:
+    def __init__(self, size_m: tuple[float, float], cell_m: float, clearance_m: float, origin: Point = (0, 0)) -> None:
         self.cell_m = cell_m
         self.clearance_m = clearance_m
-        shape = (math.ceil(plan.width_m / cell_m), math.ceil(plan.depth_m / cell_m))
+        self.origin: Float64 = np.asarray(origin, np.float64)
+        shape = (math.ceil(size_m[0] / cell_m), math.ceil(size_m[1] / cell_m))
         i, j = np.meshgrid(np.arange(shape[0]), np.arange(shape[1]), indexing="ij")
-        self.centres: Float64 = (np.stack([i, j], axis=-1).astype(np.float64) + 0.5) * cell_m
-        self.free = _away_from_walls(plan, self.centres, clearance_m)
+        self.centres: Float64 = (np.stack([i, j], axis=-1).astype(np.float64) + 0.5) * cell_m + self.origin
+        self.free: Mask = np.ones(shape, bool)
+
+    @classmethod
+    def of_plan(cls, plan: HomePlan, cell_m: float, clearance_m: float) -> FloorGrid:
+        """The grid of an unfurnished home."""
+        grid = cls((plan.width_m, plan.depth_m), cell_m, clearance_m)
+        grid.free = _away_from_walls(plan, grid.centres, clearance_m)
+        return grid
 
     def block(self, footprint: Footprint) -> None:
         """Take away what a piece of furniture stands on, with clearance."""
@@ -71,7 +80,7 @@ class FloorGrid:
 
     def is_free(self, points: Float64) -> Mask:
         """points: (n, 2) -> (n,)."""
-        cells = np.floor(points / self.cell_m).astype(int)
+        cells = np.floor((points - self.origin) / self.cell_m).astype(int)
         inside = ((cells >= 0) & (cells < self.free.shape)).all(axis=1)
         cells = np.clip(cells, 0, np.array(self.free.shape) - 1)
         return np.asarray(self.free[cells[:, 0], cells[:, 1]] & inside)
@@ -90,6 +99,17 @@ class FloorGrid:
         """Every free cell that can be walked to from ``start``."""
         *_, reached = _flood(start, self.free)
         return reached
+
+    def largest_part(self) -> Mask:
+        """The largest piece of free floor in which every cell can be walked to."""
+        best = np.zeros_like(self.free)
+        left = self.free.copy()
+        while left.sum() > best.sum():
+            i, j = np.argwhere(left)[0]
+            part = self.reachable((int(i), int(j)))
+            left &= ~part
+            best = part if part.sum() > best.sum() else best
+        return best
 
     def nearest_free(self, point: Float64) -> tuple[int, int]:
         """The free cell closest to a point."""

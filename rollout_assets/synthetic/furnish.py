@@ -70,7 +70,7 @@ class Furnisher:
         self.makers = makers
         self.rng = rng
         self.placed: list[PlacedPiece] = []
-        self._grid = FloorGrid(plan, _GRID_CELL_M, WALK_CLEARANCE_M)
+        self._grid = FloorGrid.of_plan(plan, _GRID_CELL_M, WALK_CLEARANCE_M)
         self._doors = [self._grid.nearest_free(_middle(door)) for door in plan.passages]
         self._door_zones = [_zone(o, _DOOR_ZONE_M) for o in plan.openings if o.kind != "window"]
         self._window_zones = [_zone(o, _WINDOW_ZONE_M) for o in plan.openings if o.kind == "window"]

@@ -14,6 +14,7 @@ from rollout_assets.randomness import rng_for
 from rollout_assets.sources.meshes import clean_faces
 from rollout_assets.synthetic.config import SyntheticConfig
 from rollout_assets.synthetic.furnish import Furnisher, PlacedPiece
+from rollout_assets.synthetic.furniture import MOVEABLE_CLASSES
 from rollout_assets.synthetic.furniture_files import FurnitureSet
 from rollout_assets.synthetic.home import HomePlan, draw_plan
 from rollout_assets.synthetic.solids import Part, Patch, combine
@@ -29,20 +30,42 @@ STRUCTURE = -1
 
 
 @dataclass(frozen=True)
-class SyntheticScene:
-    """vertices (n, 3) float32, faces (m, 3) int32, face_piece (m,) int32: index into ``placed`` or ``STRUCTURE``.
+class LabelledScene:
+    """A mesh whose faces know their object: what a walk, its sightings and its detections are made from.
 
-    ``boxes`` holds one box per placed piece that contains all its vertices; class_ids: (k,) int64.
+    vertices (n, 3) float32 with the floor at z = 0, faces (m, 3) int32, face_piece (m,) int32: index into ``boxes`` or
+    ``STRUCTURE``. class_ids (k,) int64 and moveable (k,) bool describe the k boxes.
     """
 
     scene_id: str
-    plan: HomePlan
-    placed: tuple[PlacedPiece, ...]
     boxes: OrientedBoxes
     class_ids: NDArray[np.int64]
+    moveable: NDArray[np.bool_]
     vertices: Float32
     faces: NDArray[np.int32]
     face_piece: NDArray[np.int32]
+
+    def in_same_room(self, position: Float64) -> NDArray[np.bool_]:
+        """(k,) whether no wall stands between each object and somebody at ``position`` (2,) or (3,)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SyntheticScene(LabelledScene):
+    """A home by its plan; ``boxes`` holds one box per placed piece that contains all its vertices."""
+
+    plan: HomePlan
+    placed: tuple[PlacedPiece, ...]
+
+    def in_same_room(self, position: Float64) -> NDArray[np.bool_]:
+        """(k,) by the rooms of the plan."""
+        centres = self.boxes.centers_world.astype(np.float64)
+        same_room = np.zeros(len(centres), bool)
+        for room in self.plan.rooms:
+            low, high = np.subtract(room.low, 0.1), np.add(room.high, 0.1)
+            if ((position[:2] >= low) & (position[:2] <= high)).all():
+                same_room |= ((centres[:, :2] >= low) & (centres[:, :2] <= high)).all(axis=1)
+        return same_room
 
 
 def build_scene(config: SyntheticConfig, scene_index: int, furniture: FurnitureSet) -> SyntheticScene:
@@ -62,8 +85,10 @@ def build_scene(config: SyntheticConfig, scene_index: int, furniture: FurnitureS
     piece = np.repeat(np.arange(len(patches), dtype=np.int32) - 1, [len(patch.faces) for patch in patches])
     vertices, faces, face_piece = _cleaned(whole, piece)
     class_ids = np.array([furniture.class_ids[item.piece.class_name] for item in placed], np.int64)
+    moveable = np.array([item.piece.class_name in MOVEABLE_CLASSES for item in placed])
     boxes = _boxes(placed, [patch.vertices for patch in local])
-    return SyntheticScene(config.scene_id(scene_index), plan, placed, boxes, class_ids, vertices, faces, face_piece)
+    scene_id = config.scene_id(scene_index)
+    return SyntheticScene(scene_id, boxes, class_ids, moveable, vertices, faces, face_piece, plan, placed)
 
 
 def _fit_scale(structure: list[Part], placed: tuple[PlacedPiece, ...], faces_wanted: int) -> float:

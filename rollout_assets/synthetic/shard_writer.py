@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,6 @@ from rollout_assets.synthetic.furniture_files import load_furniture
 from rollout_assets.synthetic.scene import SyntheticScene, build_scene
 from rollout_assets.synthetic.snippet import build_snippet
 from rollout_assets.synthetic.walk import walking_grid
-
-PIECES_PER_HOME = 25
-"""Pieces of furniture in a usual home, for sharing a face budget among the user's own meshes."""
 
 _OWN_CHUNK_BYTES = 65_536
 """Blocks with larger rows get one chunk per row, so that a reader touches only its row; small ones share a chunk."""
@@ -57,38 +55,47 @@ class ShardResult:
 def write_shard(task: ShardTask) -> ShardResult:
     """Build a scene, its mesh file and its snippets. Runs in a worker process; a shard appears whole or not at all."""
     config = task.config
-    furniture = load_furniture(config.furniture_dir, max(2_000, config.faces // PIECES_PER_HOME))
+    furniture = load_furniture(config.furniture_dir, config.faces_per_piece)
     scene = build_scene(config, task.scene_index, furniture)
     _write_mesh(task.store_dir / layout.MESHES_DIR, scene)
     bvh = TriangleBvh(scene.vertices, scene.faces, "cpu")
     grid = walking_grid(scene)
     numbers = range(task.first, task.first + task.count)
     rows = [build_snippet(config, task.scene_index, number, scene, bvh, grid) for number in numbers]
-    with publishing(task.store_dir / layout.shard_dir(task.shard_id)) as scratch:
-        blocks = _write_blocks(scratch, rows, furniture.class_names)
-    spec = layout.ShardSpec(
-        shard_id=task.shard_id,
-        relative_dir=layout.shard_dir(task.shard_id),
-        row_start=task.row_start,
-        num_rows=task.count,
+    spec = write_rows(task.store_dir, task.shard_id, task.row_start, rows, furniture.class_names)
+    points = sum(int(row[layout.LENGTHS][0]) for row in rows)
+    split = config.split_of(task.scene_index)
+    return ShardResult(spec, index_rows(spec, scene.scene_id, split, task.first), len(scene.faces), points)
+
+
+def write_rows(
+    store_dir: Path, shard_id: str, row_start: int, rows: Sequence[Mapping[str, NDArray[Any]]], names: dict[int, str]
+) -> layout.ShardSpec:
+    """Write the blocks of some rows as one shard, with the class names of its boxes by semantic id."""
+    with publishing(store_dir / layout.shard_dir(shard_id)) as scratch:
+        blocks = _write_blocks(scratch, rows, names)
+    return layout.ShardSpec(
+        shard_id=shard_id,
+        relative_dir=layout.shard_dir(shard_id),
+        row_start=row_start,
+        num_rows=len(rows),
         blocks=blocks,
     )
-    points = sum(int(row[layout.LENGTHS][0]) for row in rows)
-    return ShardResult(spec, _index_rows(task, scene.scene_id, numbers), len(scene.faces), points)
 
 
-def _index_rows(task: ShardTask, scene_id: str, numbers: range) -> tuple[layout.IndexRow, ...]:
+def index_rows(spec: layout.ShardSpec, scene_id: str, split: str, first: int) -> tuple[layout.IndexRow, ...]:
+    """The index of a shard that holds the snippets of one scene from number ``first`` on."""
     return tuple(
         layout.IndexRow(
-            sample_index=task.row_start + row,
-            sample_key=f"{scene_id}__{snippet_id(number)}",
+            sample_index=spec.row_start + row,
+            sample_key=f"{scene_id}__{snippet_id(first + row)}",
             scene_id=scene_id,
-            snippet_id=snippet_id(number),
-            split=task.config.split_of(task.scene_index),
-            shard_id=task.shard_id,
+            snippet_id=snippet_id(first + row),
+            split=split,
+            shard_id=spec.shard_id,
             row=row,
         )
-        for row, number in enumerate(numbers)
+        for row in range(spec.num_rows)
     )
 
 
@@ -108,7 +115,7 @@ def _write_mesh(folder: Path, scene: SyntheticScene) -> None:
 
 
 def _write_blocks(
-    folder: Path, rows: list[dict[str, NDArray[Any]]], class_names: dict[int, str]
+    folder: Path, rows: Sequence[Mapping[str, NDArray[Any]]], class_names: dict[int, str]
 ) -> dict[str, layout.BlockSpec]:
     group = zarr.create_group(folder, zarr_format=3, overwrite=True)
     blocks = {}

@@ -11,8 +11,8 @@ from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import Float32, Float64, rotation, translation
 from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from rollout_assets.geometry.voxels import voxel_keys
-from rollout_assets.synthetic.config import SyntheticConfig
-from rollout_assets.synthetic.scene import STRUCTURE, SyntheticScene
+from rollout_assets.synthetic.config import SnippetConfig
+from rollout_assets.synthetic.scene import STRUCTURE, LabelledScene
 from rollout_assets.synthetic.walk import Walk
 
 VIEW_SIDE = 96
@@ -64,15 +64,13 @@ class Sight:
         return counts
 
 
-def camera_of(config: SyntheticConfig) -> PinholeCamera:
+def camera_of(config: SnippetConfig) -> PinholeCamera:
     """The walker's camera."""
     focal, middle = config.focal_px, config.image_px / 2.0
     return PinholeCamera(focal, focal, middle, middle, config.image_px, config.image_px)
 
 
-def look(
-    config: SyntheticConfig, scene: SyntheticScene, bvh: TriangleBvh, walk: Walk, rng: np.random.Generator
-) -> Sight:
+def look(config: SnippetConfig, scene: LabelledScene, bvh: TriangleBvh, walk: Walk, rng: np.random.Generator) -> Sight:
     """Cast one jittered ray per cell of every view."""
     camera = camera_of(config).resized(VIEW_SIDE, VIEW_SIDE)
     views = len(walk.pose_world_camera)
@@ -90,7 +88,7 @@ def look(
     return Sight(origins, directions, depth.numpy().reshape(views, -1).astype(np.float64), piece, normals)
 
 
-def semidense_points(config: SyntheticConfig, sight: Sight, texture_seed: int, rng: np.random.Generator) -> Float32:
+def semidense_points(config: SnippetConfig, sight: Sight, texture_seed: int, rng: np.random.Generator) -> Float32:
     """(n, 4) float32: noisy world points, most of them on edges and texture, and their inverse-distance deviation.
 
     An object keeps only some of its points, so that there is something left to see of it.

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from rollout_assets.geometry.poses import Float32, rotation, translation
 from rollout_assets.geometry.triangle_bvh import TriangleBvh
-from rollout_assets.randomness import key_digest, rng_for
+from rollout_assets.randomness import KeyPart, key_digest, rng_for
 from rollout_assets.sources import layout
-from rollout_assets.synthetic.config import SyntheticConfig
+from rollout_assets.synthetic.config import SnippetConfig, SyntheticConfig
 from rollout_assets.synthetic.detections import detected_boxes, true_boxes
 from rollout_assets.synthetic.floor_grid import FloorGrid
-from rollout_assets.synthetic.scene import SyntheticScene
+from rollout_assets.synthetic.scene import LabelledScene, SyntheticScene
 from rollout_assets.synthetic.sight import Sight, look, semidense_points
 from rollout_assets.synthetic.walk import Walk, draw_walk
 
@@ -39,8 +39,24 @@ def build_snippet(
     rng = rng_for("synthetic snippet", config.seed, scene_index, snippet_index)
     walk = draw_walk(config, scene, grid, rng)
     sight = look(config, scene, bvh, walk, rng)
-    texture_seed = int.from_bytes(key_digest("texture", config.seed, scene_index)[:8], "little")
-    points = semidense_points(config, sight, texture_seed, rng)
+    points = semidense_points(config, sight, texture_seed(config.seed, scene_index), rng)
+    return snippet_blocks(config, scene, walk, sight, points, detected_boxes(config, scene, walk, sight, rng))
+
+
+def texture_seed(*scene_key: KeyPart) -> int:
+    """What decides which patches of a scene have texture, the same for all its snippets."""
+    return int.from_bytes(key_digest("texture", *scene_key)[:8], "little")
+
+
+def snippet_blocks(
+    config: SnippetConfig,
+    scene: LabelledScene,
+    walk: Walk,
+    sight: Sight,
+    points: Float32,
+    detected: Float32,
+) -> dict[str, NDArray[Any]]:
+    """The arrays by block name; points (n, 4) with n at most ``max_points``, detected (1, 128, 34)."""
     padded = np.full((config.max_points, 4), np.nan, np.float32)
     padded[: len(points)] = points
     size = float(config.image_px)
@@ -55,7 +71,7 @@ def build_snippet(
         layout.PRINCIPAL_POINT: np.full((1, 2), size / 2, np.float32),
         layout.IMAGE_SIZE: np.full((1, 2), size, np.float32),
         layout.GT_OBBS: true_boxes(config, scene, walk, sight),
-        layout.DETECTED_OBBS: detected_boxes(config, scene, walk, sight, rng),
+        layout.DETECTED_OBBS: detected,
     }
     if config.evidence:
         arrays[layout.EVIDENCE_POINTS], arrays[layout.EVIDENCE_COUNTS] = evidence_voxels(walk, sight)

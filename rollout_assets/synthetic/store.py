@@ -8,40 +8,32 @@ opens it: no commit leaves a store that nothing opens. What a dead append left b
 
 from __future__ import annotations
 
-import io
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from pydantic import ValidationError
 
 from rollout_assets.config import canonical_hash
 from rollout_assets.config.problems import problems_text
-from rollout_assets.errors import ConfigError, SourceDamaged, SourceError
+from rollout_assets.errors import ConfigError, SourceError
 from rollout_assets.files import (
     file_lock,
-    is_locked,
     is_scratch,
     naming,
-    publish_bytes,
-    publish_path,
-    publishing,
     remove_path,
-    rename_path,
 )
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.sources import layout
-from rollout_assets.sources.snapshot import StoreSnapshot, examine, read_snapshot
+from rollout_assets.sources.snapshot import StoreSnapshot, read_snapshot
 from rollout_assets.synthetic.config import SyntheticConfig, snippet_number
 from rollout_assets.synthetic.furniture_files import load_furniture
+from rollout_assets.synthetic.furniture_repair import FurnitureFile
 from rollout_assets.synthetic.shard_writer import ShardResult, ShardTask, write_shard
+from rollout_assets.synthetic.store_files import publish_metadata, staged_store, store_manifest
 from rollout_assets.workers import run_tasks
-
-CREATED_AT = "2000-01-01T00:00:00+00:00"
-"""Synthetic manifests carry a fixed time, so that equal options give an equal manifest hash."""
 
 WRITER = "rollout_assets.sources.synthetic"
 """Stored in every manifest, so it stays what it was although the room has moved."""
@@ -52,7 +44,7 @@ _FEW_TASKS = 2
 
 @dataclass(frozen=True)
 class SyntheticSummary:
-    """What a build or an append wrote, and the store's totals afterwards."""
+    """What a build or an append wrote, the store's totals afterwards, and what a build did to the user's furniture."""
 
     store_dir: Path
     new_samples: int
@@ -65,6 +57,7 @@ class SyntheticSummary:
     points_per_sample: float
     source_manifest_hash: str
     seconds: float
+    furniture: tuple[FurnitureFile, ...] = ()
 
 
 def build_synthetic_store(
@@ -77,22 +70,10 @@ def build_synthetic_store(
     """
     started = time.monotonic()
     store_dir = Path(store_dir).absolute()
-    furniture_digest = load_furniture(config.furniture_dir, config.faces).digest
-    _refuse_existing(store_dir, overwrite)
-    building = store_dir.with_name(f".building-{store_dir.name}")
-    if is_locked(building):
-        raise SourceError(f"{store_dir}: is being built by another process; wait for it or choose another place")
-    remove_path(building)
-    building.mkdir(parents=True)
-    with file_lock(building, str(store_dir), busy=SourceError):
-        try:
-            with naming(store_dir):
-                manifest, results = _fill(building, config, furniture_digest, progress)
-            _put_in_place(building, store_dir, overwrite)
-        except BaseException:
-            remove_path(building)
-            raise
-    return _summary(store_dir, manifest, results, started, config.scenes)
+    furniture = load_furniture(config.furniture_dir, config.faces_per_piece)
+    with staged_store(store_dir, overwrite) as folder:
+        manifest, results = _fill(folder, config, furniture.digest, progress)
+    return _summary(store_dir, manifest, results, started, config.scenes, furniture.files)
 
 
 def append_synthetic_snippets(
@@ -127,7 +108,7 @@ def append_synthetic_snippets(
         rows = (*snapshot.rows, *(row for result in results for row in result.rows))
         specs = [*manifest.shards, *(result.spec for result in results)]
         grown = _manifest(config, manifest.source.get("furniture_digest"), specs, rows)
-        _publish_metadata(store_dir, grown, rows)
+        publish_metadata(store_dir, grown, rows)
     return _summary(store_dir, grown, results, started, new_scenes)
 
 
@@ -135,8 +116,6 @@ def _fill(
     folder: Path, config: SyntheticConfig, furniture_digest: str | None, progress: ProgressSink
 ) -> tuple[layout.Manifest, list[ShardResult]]:
     """Write a whole store into an empty directory."""
-    for name in (layout.SHARDS_DIR, layout.SPLITS_DIR, layout.MESHES_DIR):
-        (folder / name).mkdir()
     count = config.snippets_per_scene
     tasks = [
         ShardTask(config, folder, layout.shard_name(scene), scene * count, scene, 0, count)
@@ -145,7 +124,7 @@ def _fill(
     results = _run(tasks, config.effective_workers, "build", progress)
     rows = tuple(row for result in results for row in result.rows)
     manifest = _manifest(config, furniture_digest, [result.spec for result in results], rows)
-    _publish_metadata(folder, manifest, rows)
+    publish_metadata(folder, manifest, rows)
     return manifest, results
 
 
@@ -203,25 +182,6 @@ def _append_tasks(
     return tasks
 
 
-def _publish_metadata(store_dir: Path, manifest: layout.Manifest, rows: Sequence[layout.IndexRow]) -> None:
-    """Index, split files, and the manifest last: it is the commit point, reached only if the store then opens."""
-    publish_bytes(store_dir / layout.INDEX_FILE, b"".join(row.to_json() for row in rows))
-    for split in layout.SPLIT_FILES:
-        members = [row.sample_index for row in rows if split in (layout.ALL, row.split)]
-        publish_bytes(store_dir / layout.split_file(split), _npy(members))
-    with publishing(store_dir / layout.MANIFEST_FILE) as scratch:
-        scratch.write_bytes(manifest.to_json())
-        problems = examine(store_dir, scratch.name)[1]
-        if problems:
-            raise SourceDamaged(f"{store_dir}: not committed, because the store would not open afterwards", problems)
-
-
-def _npy(values: list[int]) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, np.array(values, np.int64), allow_pickle=False)
-    return stream.getvalue()
-
-
 def _manifest(
     config: SyntheticConfig,
     furniture_digest: str | None,
@@ -229,36 +189,12 @@ def _manifest(
     rows: Sequence[layout.IndexRow],
 ) -> layout.Manifest:
     options = config.hashable()
-    train = sum(row.split == "train" for row in rows)
-    return layout.Manifest(
-        version=layout.FORMAT_VERSION,
-        created_at=CREATED_AT,
-        source={
-            "dataset_config": options,
-            "dataset_signature": canonical_hash({"options": options, "furniture": furniture_digest}),
-            "furniture_digest": furniture_digest,
-        },
-        oracle={},
-        vin={
-            "pad_points": config.max_points,
-            "semidense_max_points": config.max_points,
-            "include_inv_dist_std": True,
-            "include_obs_count": False,
-        },
-        materialized_blocks=layout.MaterializedBlocks(
-            backbone=config.evidence,
-            depths=False,
-            candidate_pcs=False,
-            gt_obbs=True,
-            detected_obbs=True,
-            trajectory=True,
-        ),
-        stats=layout.StoreStats(
-            num_samples=len(rows), num_shards=len(specs), num_train=train, num_val=len(rows) - train
-        ),
-        provenance={"writer": WRITER, "split_policy": "scene"},
-        shards=tuple(specs),
-    )
+    source = {
+        "dataset_config": options,
+        "dataset_signature": canonical_hash({"options": options, "furniture": furniture_digest}),
+        "furniture_digest": furniture_digest,
+    }
+    return store_manifest(config, source, WRITER, specs, rows)
 
 
 def _config_of(
@@ -273,7 +209,7 @@ def _config_of(
     except ValidationError as error:
         problems = problems_text(error, SyntheticConfig)
         raise SourceError(f"{store_dir}: built with options this version does not know: {problems}") from None
-    digest = load_furniture(furniture_dir, config.faces).digest
+    digest = load_furniture(furniture_dir, config.faces_per_piece).digest
     if digest != manifest.source.get("furniture_digest"):
         given = furniture_dir or "the built-in kinds"
         raise SourceError(f"{store_dir}: built with other furniture than {given}; give the same furniture directory")
@@ -292,29 +228,13 @@ def _remove_leftovers(store_dir: Path, manifest: layout.Manifest) -> None:
                 remove_path(path)
 
 
-def _refuse_existing(store_dir: Path, overwrite: bool) -> None:
-    """Only an empty place may be built on, or, when asked to, another store."""
-    if not store_dir.exists() or (store_dir.is_dir() and not any(store_dir.iterdir())):
-        return
-    if not overwrite:
-        raise SourceError(f"{store_dir}: already exists and is not empty; choose another place or overwrite it")
-    if not (store_dir / layout.MANIFEST_FILE).is_file():
-        raise SourceError(f"{store_dir}: is not a source store; refusing to overwrite it")
-
-
-def _put_in_place(building: Path, store_dir: Path, overwrite: bool) -> None:
-    """Rename the finished store to its place; an old one steps aside first and is removed afterwards."""
-    _refuse_existing(store_dir, overwrite)
-    old = store_dir.with_name(f".replaced-{store_dir.name}")
-    remove_path(old)
-    if store_dir.exists():
-        rename_path(store_dir, old)
-    publish_path(building, store_dir)
-    remove_path(old)
-
-
 def _summary(
-    store_dir: Path, manifest: layout.Manifest, results: list[ShardResult], started: float, new_scenes: int
+    store_dir: Path,
+    manifest: layout.Manifest,
+    results: list[ShardResult],
+    started: float,
+    new_scenes: int,
+    furniture: tuple[FurnitureFile, ...] = (),
 ) -> SyntheticSummary:
     samples = sum(result.spec.num_rows for result in results)
     return SyntheticSummary(
@@ -329,4 +249,5 @@ def _summary(
         points_per_sample=sum(result.points for result in results) / max(samples, 1),
         source_manifest_hash=layout.source_manifest_hash(manifest.model_dump(mode="json")),
         seconds=time.monotonic() - started,
+        furniture=furniture,
     )

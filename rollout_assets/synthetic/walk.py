@@ -10,10 +10,10 @@ import numpy as np
 
 from rollout_assets.errors import SourceError
 from rollout_assets.geometry.poses import RIG_FROM_LUF, Float32, Float64, compose, inverse, look_along, make_pose
-from rollout_assets.synthetic.config import SyntheticConfig
+from rollout_assets.synthetic.config import SnippetConfig
 from rollout_assets.synthetic.floor_grid import FloorGrid
 from rollout_assets.synthetic.furnish import WALK_CLEARANCE_M
-from rollout_assets.synthetic.scene import SyntheticScene
+from rollout_assets.synthetic.scene import LabelledScene, SyntheticScene
 
 GRID_CELL_M = 0.05
 HEAD_HEIGHT_M = 1.6
@@ -37,23 +37,16 @@ class Walk:
 
 def walking_grid(scene: SyntheticScene) -> FloorGrid:
     """Where the walker may be: the largest connected piece of free floor."""
-    grid = FloorGrid(scene.plan, GRID_CELL_M, WALK_CLEARANCE_M)
+    grid = FloorGrid.of_plan(scene.plan, GRID_CELL_M, WALK_CLEARANCE_M)
     for item in scene.placed:
         grid.block(item.footprint)
-    best = np.zeros_like(grid.free)
-    left = grid.free.copy()
-    while left.sum() > best.sum():
-        i, j = np.argwhere(left)[0]
-        part = grid.reachable((int(i), int(j)))
-        left &= ~part
-        best = part if part.sum() > best.sum() else best
-    if not best.any():
+    grid.free = grid.largest_part()
+    if not grid.free.any():
         raise SourceError(f"{scene.scene_id}: the furniture leaves no free floor to walk on")
-    grid.free = best
     return grid
 
 
-def draw_walk(config: SyntheticConfig, scene: SyntheticScene, grid: FloorGrid, rng: np.random.Generator) -> Walk:
+def draw_walk(config: SnippetConfig, scene: LabelledScene, grid: FloorGrid, rng: np.random.Generator) -> Walk:
     """A random walk with a head that looks around, mostly at furniture, and at a piece of it at the end."""
     length_m = _SPEED_M_S * (config.poses - 1) / config.rate_hz
     track = _draw_track(scene, grid, rng, length_m, config.poses)
@@ -69,7 +62,7 @@ def draw_walk(config: SyntheticConfig, scene: SyntheticScene, grid: FloorGrid, r
 
 
 def _draw_track(
-    scene: SyntheticScene, grid: FloorGrid, rng: np.random.Generator, length_m: float, count: int
+    scene: LabelledScene, grid: FloorGrid, rng: np.random.Generator, length_m: float, count: int
 ) -> Float64:
     """(count, 2) positions of a walk that, if at all possible, ends with furniture in front."""
     for _ in range(_ENDINGS):
@@ -139,7 +132,7 @@ def _resampled(line: Float64, length: float, count: int) -> Float64:
     return np.stack([np.interp(at, along, line[:, axis]) for axis in (0, 1)], axis=1)
 
 
-def _gaze(scene: SyntheticScene, positions: Float64, rng: np.random.Generator) -> Float64:
+def _gaze(scene: LabelledScene, positions: Float64, rng: np.random.Generator) -> Float64:
     """(T, 3) view directions: towards one piece of furniture after the other, held back by the walking direction."""
     count = len(positions)
     centres = scene.boxes.centers_world.astype(np.float64)
@@ -162,19 +155,14 @@ def _gaze(scene: SyntheticScene, positions: Float64, rng: np.random.Generator) -
     return np.stack([np.cos(yaw) * np.cos(pitch), np.sin(yaw) * np.cos(pitch), np.sin(pitch)], axis=1)
 
 
-def _attention(scene: SyntheticScene, position: Float64, heading: float) -> Float64:
+def _attention(scene: LabelledScene, position: Float64, heading: float) -> Float64:
     """(k,) how much each piece draws the eye of somebody here: only those ahead in the same room, nearer ones more."""
     centres = scene.boxes.centers_world.astype(np.float64)
     to = centres[:, :2] - position[:2]
     away = np.linalg.norm(to, axis=1)
     turn = np.abs((np.arctan2(to[:, 1], to[:, 0]) - heading + np.pi) % (2 * np.pi) - np.pi)
     near = (away < 5.0) & (away > 0.8) & (turn < _MAX_GAZE_YAW)
-    same_room = np.zeros(len(near), bool)
-    for room in scene.plan.rooms:
-        low, high = np.subtract(room.low, 0.1), np.add(room.high, 0.1)
-        if ((position[:2] >= low) & (position[:2] <= high)).all():
-            same_room |= ((centres[:, :2] >= low) & (centres[:, :2] <= high)).all(axis=1)
-    return np.where(near & same_room, 1.0 / (0.5 + away), 0.0)
+    return np.where(near & scene.in_same_room(position), 1.0 / (0.5 + away), 0.0)
 
 
 def _smooth(values: Float64) -> Float64:

@@ -65,6 +65,7 @@ LONG_RUNNING = {"serve", "ui", "demo", "ci", "collect", "bench"}
 GIVEN: dict[tuple[str, ...], dict[str, str]] = {
     ("source",): {"store": "{source}", "workers": "1"},
     ("source", "build"): {"store": "built", "scenes": "1", "snippets": "1", "faces": "30000", "furniture": "nowhere"},
+    ("source", "import"): {"scenes": "nowhere", "store": "imported"},
     ("inspect", "inventory"): {"places": "."},
     ("inspect", "explain"): {"candidate": "0"},
     ("collect",): {"output": "collected.jsonl"},

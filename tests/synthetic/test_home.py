@@ -116,7 +116,7 @@ def test_furniture_stands_apart_and_inside_its_room() -> None:
 def test_every_door_can_be_walked_to() -> None:
     for index in range(2):
         scene = home(index)
-        grid = FloorGrid(scene.plan, 0.05, WALK_CLEARANCE_M - 0.05)
+        grid = FloorGrid.of_plan(scene.plan, 0.05, WALK_CLEARANCE_M - 0.05)
         for item in scene.placed:
             grid.block(item.footprint)
         middles = []

@@ -22,7 +22,8 @@ from rollout_assets.sources.meshes import MeshLibrary, mesh_file_name
 from rollout_assets.sources.versions import name_problems
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.config import SyntheticConfig
-from rollout_assets.synthetic.furniture_files import class_of, load_furniture
+from rollout_assets.synthetic.furniture_files import load_furniture
+from rollout_assets.synthetic.furniture_repair import class_of
 from rollout_assets.synthetic.scene import build_scene
 from rollout_assets.synthetic.store import append_synthetic_snippets, build_synthetic_store
 from tests.synthetic.synthetic_homes import SMALL
@@ -353,7 +354,7 @@ def test_a_furniture_directory_without_meshes_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("chair_02.obj", "chair"), ("OfficeChair.ply", "officechair"), ("old table 3.glb", "table"), ("17.ply", "object")],
+    [("chair_02.obj", "chair"), ("OfficeChair.ply", "chair"), ("old table 3.glb", "table"), ("17.ply", "object")],
 )
 def test_classes_come_from_file_names(name: str, expected: str) -> None:
     assert class_of(Path(name)) == expected
