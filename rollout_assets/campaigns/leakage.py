@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from rollout_assets.campaigns.markers import ShardOwner
 from rollout_assets.campaigns.plan import RolloutShardEntry
@@ -10,11 +11,19 @@ from rollout_assets.campaigns.plan import RolloutShardEntry
 BY_SCENE = '[split] mode = "by_scene" in the campaign puts every scene into one split'
 """The way out for a scene in several splits."""
 
-_EXPLICIT = '[split] mode = "explicit" in the campaign can list the scenes that share it in one split'
+_EXPLICIT = '[split] mode = "explicit" in the campaign can list scenes that share a mesh in one split'
 
 
-def find_leaks(shards: Iterable[tuple[RolloutShardEntry, ShardOwner]]) -> Iterator[str]:
-    """Every scene, and every mesh by its content hash, that is in more than one split, and what to do about it."""
+@dataclass(frozen=True)
+class Leak:
+    """What is in more than one split, and what to do about it."""
+
+    text: str
+    way_out: str
+
+
+def find_leaks(shards: Iterable[tuple[RolloutShardEntry, ShardOwner]]) -> Iterator[Leak]:
+    """Every scene, and every mesh by its content hash, that is in more than one split."""
     scenes: dict[str, dict[str, str]] = {}
     meshes: dict[str, dict[str, str]] = {}
     owners: dict[str, set[str]] = {}
@@ -27,11 +36,11 @@ def find_leaks(shards: Iterable[tuple[RolloutShardEntry, ShardOwner]]) -> Iterat
                 owners.setdefault(version, set()).add(scene)
     for scene, places in sorted(scenes.items()):
         if len(places) > 1:
-            yield f"scene {scene} is in several splits: {_places(places)}; {BY_SCENE}"
+            yield Leak(f"scene {scene} is in several splits: {_places(places)}", BY_SCENE)
     for version, places in sorted(meshes.items()):
         if len(places) > 1:
-            remedy = BY_SCENE if len(owners[version]) == 1 else _EXPLICIT
-            yield f"mesh {version[:12]} is in several splits: {_places(places)}; {remedy}"
+            way_out = BY_SCENE if len(owners[version]) == 1 else _EXPLICIT
+            yield Leak(f"mesh {version[:12]} is in several splits: {_places(places)}", way_out)
 
 
 def leaking_scenes(entries: Iterable[RolloutShardEntry]) -> tuple[str, ...]:

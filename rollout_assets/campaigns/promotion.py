@@ -201,7 +201,8 @@ def _finished(
             unfinished.append(f"{entry.shard_id} ({entry.split}): {'; '.join(problems)}")
         else:
             shards.append(_Shard(entry, read_owner(path), path))
-    refusals = list(find_leaks((shard.entry, shard.owner) for shard in shards))
+    leaks = list(find_leaks((shard.entry, shard.owner) for shard in shards))
+    refusals = [leak.text for leak in leaks] + list(dict.fromkeys(leak.way_out for leak in leaks))
     if unfinished and not partial:
         refusals += [*unfinished, "'rollout-assets campaign run' builds what is missing; --partial leaves it out"]
     if not any(shard.owner.store is not None for shard in shards):

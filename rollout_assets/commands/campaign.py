@@ -40,6 +40,7 @@ from rollout_assets.commands.terminal import (
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.errors import SourceError, counted
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
+from rollout_assets.sources.scene_splits import scene_splits
 
 app = typer.Typer(help="Plan, run, watch and promote the shards of a campaign.", no_args_is_help=True)
 
@@ -49,7 +50,7 @@ SHOWN_TARGETS = 3
 """Explicit targets that a message lists; the result in JSON has all of them."""
 
 SHOWN_SCENES = 3
-"""Scenes in several splits that a message lists."""
+"""Scenes that a message lists; the result in JSON has all of them."""
 
 _COLOURS = {"succeeded": "green", "running": "cyan", "failed": "red", "incomplete": "yellow", "missing": "dim"}
 
@@ -68,7 +69,7 @@ def plan(
     source = open_source(config)
     planned = write_rollout_shard_manifest_from_config(config, store=source, anew=anew)
     forecast = forecast_campaign(config, planned, source)
-    leaks = leaking_scenes(planned.entries)
+    leaks, elsewhere = leaking_scenes(planned.entries), scene_splits(config.split).listed_elsewhere(source.rows())
     if as_json:
         print_json(
             {
@@ -78,6 +79,7 @@ def plan(
                 "forecast": forecast,
                 "targets_without_row": planned.targets_without_row,
                 "leaking_scenes": leaks,
+                "listed_scenes_without_row": elsewhere,
             }
         )
         return
@@ -92,9 +94,10 @@ def plan(
         f"{forecast.views_per_step} views a step",
     )
     if leaks:
-        shown = ", ".join(leaks[:SHOWN_SCENES]) + (" …" if leaks[SHOWN_SCENES:] else "")
         several = yellow(f"{counted(len(leaks), 'scene')} in several splits")
-        say(several, f", which promotion will refuse: {shown}; {BY_SCENE}")
+        say(several, f", which promotion will refuse: {_first_scenes(leaks)}; {BY_SCENE}")
+    if elsewhere:
+        say(yellow(f"{counted(len(elsewhere), 'scene')} of [split] not in the source"), f": {_first_scenes(elsewhere)}")
     left = f"{forecast.finished_shards} shards finished, {forecast.rows_left} source rows left"
     if forecast.hours_left is None:
         say(f"{left}; hours and gigabytes are known after the first shard")
@@ -103,6 +106,10 @@ def plan(
             f"{left}: about {_hours(forecast.hours_left)} of one process and {forecast.gigabytes_left:.2f} GB; "
             f"all shards {forecast.gigabytes_total:.2f} GB, and as much again when promoted"
         )
+
+
+def _first_scenes(scenes: Sequence[str]) -> str:
+    return ", ".join(scenes[:SHOWN_SCENES]) + (" …" if scenes[SHOWN_SCENES:] else "")
 
 
 @app.command()

@@ -54,6 +54,10 @@ class SceneSplits:
             )
         return tuple(row.in_split(split) for row, split in splits if split is not None)
 
+    def listed_elsewhere(self, rows: Iterable[IndexRow]) -> tuple[str, ...]:
+        """Listed scenes that no row is of: those of other stores, or misspelt ones."""
+        return tuple(sorted(self.listed.keys() - {row.scene_id for row in rows}))
+
 
 def scene_splits(config: SplitConfig) -> SceneSplits:
     """A campaign's splits; a file of explicit ones is read again only when it has changed."""

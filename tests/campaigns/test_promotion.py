@@ -256,6 +256,11 @@ def test_a_scene_or_a_mesh_in_two_splits_refuses_promotion_and_is_named(tmp_path
     message = r"mesh aaaaaaaaaaaa is in several splits: train \(shard-000000 scene kitchen\), val"
     with pytest.raises(PromotionRefused, match=message):
         promote_rollout_campaign(campaign.config)
+    _rewrite_owner(tmp_path / "scene/shards/shard-000001", {"kitchen again": "a" * 64})
+    with pytest.raises(
+        PromotionRefused, match=r"\[split\] mode = \"explicit\" in the campaign can list scenes that share"
+    ):
+        promote_rollout_campaign(campaign.config)
     assert not (tmp_path / "scene/rollouts.zarr").exists()
 
 
@@ -273,9 +278,10 @@ def test_a_real_scene_that_leaks_is_refused(store_copy, tmp_path):
     assert run_campaign(config).ok
     with pytest.raises(PromotionRefused) as refused:
         promote_rollout_campaign(config)
-    scene, mesh = refused.value.problems
+    scene, mesh, way_out = refused.value.problems
     assert scene.startswith("scene synthetic-11-00000 is in several splits: train (shard-000000")
     assert mesh.startswith("mesh ") and "val (shard-000001" in mesh
+    assert way_out == '[split] mode = "by_scene" in the campaign puts every scene into one split'
 
 
 @pytest.mark.parametrize(

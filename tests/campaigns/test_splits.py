@@ -6,6 +6,8 @@ from itertools import count
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rollout_assets.campaigns.plan import (
     open_source,
@@ -18,7 +20,7 @@ from rollout_assets.campaigns.run import run_campaign
 from rollout_assets.campaigns.staleness import stale_parts
 from rollout_assets.campaigns.status import summarize_rollout_shard_campaign, unplanned_rows
 from rollout_assets.collection.campaign_inputs import CampaignInputs
-from rollout_assets.config import SplitShares, toml_text
+from rollout_assets.config import CampaignConfig, SceneLists, SplitShares, toml_text
 from rollout_assets.errors import CampaignError, PromotionRefused, ShardDrift
 from rollout_assets.inspection.replay import replay_sources
 from rollout_assets.rollouts.zarr_store.manifest import manifest_json_bytes, read_rollout_store_manifest
@@ -83,7 +85,7 @@ def test_a_store_that_is_split_by_sample_is_refused_with_the_way_out_and_promote
     assert run_campaign(config).ok
     with pytest.raises(PromotionRefused) as refused:
         promote_rollout_campaign(config)
-    assert all('[split] mode = "by_scene" in the campaign puts every scene' in text for text in refused.value.problems)
+    assert refused.value.problems[-1] == '[split] mode = "by_scene" in the campaign puts every scene into one split'
 
     split = {"mode": "by_scene", "seed": seed_that_divides(scenes), "shares": HALVES}
     config = real(tmp_path / "out", store_copy, rows_per_shard=4, split=split)
@@ -144,6 +146,32 @@ def test_the_way_back_gives_the_first_plan_again(four_scenes):
     assert scenes_of(read_rollout_shard_manifest(four_scenes.config))[1::2] == [("train", ["3"]), ("val", ["1"])]
     assert [entry.to_json() for entry in moved(four_scenes).plan().entries] == before
     assert [four_scenes.run(entry).outcome for entry in four_scenes.plan().entries] == ["already_finished"] * 4
+
+
+SCENE_LISTS = st.lists(st.booleans(), min_size=6, max_size=6)
+
+
+@given(SCENE_LISTS, SCENE_LISTS, st.integers(1, 5), st.sampled_from([("train",), ("val", "train")]))
+def test_whatever_moves_every_row_is_planned_once_in_its_split_and_unmoved_shards_stay(first, second, rows, asked):
+    runs = (("train", 7), ("val", 5))
+    scenes = list(dict.fromkeys(row.scene_id for row in FakeSource(runs).rows()))
+    entries, source = (), FakeSource(runs)
+    for flags in (first, second):
+        split = {
+            "mode": "explicit",
+            "rest": "train",
+            "scenes": {"val": ["none", *(s for s, f in zip(scenes, flags, strict=False) if f)]},
+        }
+        config = CampaignConfig(name="a", source={"splits": asked}, shards={"rows_per_shard": rows}, split=split)
+        source = FakeSource(runs, splits=config.split)
+        before, entries = entries, plan_rollout_shards(config, entries, store=source)
+        assert [entry.shard_id for entry in entries] == [f"shard-{number:06d}" for number in range(len(entries))]
+        planned = {row.sample_index: row.split for entry in entries for row in entry.rows}
+        assert len(planned) == sum(len(entry.rows) for entry in entries)
+        assert planned == {row.sample_index: row.split for row in source.rows() if row.split in asked}
+        contents = {(entry.split, entry.rows) for entry in entries}
+        assert all((entry.split, entry.rows) in contents for entry in before if not entry.split_change(config))
+    assert plan_rollout_shards(config, entries, store=source) == entries
 
 
 def test_rows_of_one_shard_that_part_are_planned_in_two(tmp_path):
@@ -247,3 +275,9 @@ def test_planning_says_which_scenes_would_leak_and_that_a_list_is_incomplete(sto
     campaign.write_text(toml_text(config))
     refused = run("campaign", "plan", "-c", str(campaign))
     assert refused.returncode == 2 and "1 scene not listed in [split]" in " ".join(refused.stderr.split())
+    elsewhere = config.split.model_copy(
+        update={"rest": "train", "scenes": SceneLists(val=("kitchen", "synthetic-11-00000"))}
+    )
+    campaign.write_text(toml_text(config.model_copy(update={"split": elsewhere})))
+    shown = run("campaign", "plan", "-c", str(campaign))
+    assert shown.returncode == 0 and "1 scene of [split] not in the source: kitchen" in " ".join(shown.stdout.split())

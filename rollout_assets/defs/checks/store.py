@@ -53,7 +53,10 @@ def _no_leakage(config: CampaignConfig, version: PromotedVersion) -> dg.AssetChe
     promoted = set(version.shard_ids)
     entries = [entry for entry in read_rollout_shard_manifest(config) if entry.shard_id in promoted]
     leaks = list(find_leaks((entry, read_owner(layout.shard(entry.shard_id))) for entry in entries))
-    metadata = {"leaks": len(leaks), **evidence(table([{"leak": leak} for leak in leaks]))}
+    metadata = {
+        "leaks": len(leaks),
+        **evidence(table([{"leak": leak.text, "way_out": leak.way_out} for leak in leaks])),
+    }
     return verdict(NO_LEAKAGE, not leaks, metadata)
 
 
