@@ -112,6 +112,22 @@ def expand(recipe: RolloutRecipeConfig, key: RolloutKey) -> Expansion:
     return chains
 
 
+def offered_chain(shell: CandidateShell, pose_world_camera: Float32, recipe: RolloutRecipeConfig) -> Chain:
+    """One state without labels, at which nothing was taken: no policy is asked, because no choice could be judged."""
+    count = len(shell)
+    unscored = np.full(count, np.nan)
+    view = PolicyView(
+        takeable=np.zeros(count, bool),
+        centers_world=translation(shell.pose_world_camera),
+        history_world=translation(pose_world_camera[None]),
+        scores=unscored,
+    )
+    decision = decide(recipe, view, 1, np.random.default_rng(0))
+    labels = StepLabels.unlabelled(count)
+    state = EvaluatedState((), pose_world_camera, shell, labels, unscored.astype(np.float32))
+    return Chain(steps=(StepDecision(state, decision, NOT_SELECTED),), dead_end=True)
+
+
 def _branch(
     chain: Chain, states: Mapping[ShellPath, EvaluatedState], recipe: RolloutRecipeConfig, key: RolloutKey, depth: int
 ) -> Sequence[Chain]:

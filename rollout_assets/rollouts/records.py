@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
-from rollout_assets.rollouts.engine import Chain, StepDecision
+from rollout_assets.rollouts.engine import Chain, StepDecision, offered_chain
 from rollout_assets.rollouts.keys import RolloutKey, ShellPath
 from rollout_assets.rollouts.recipes import branch_schedule_id, largest_branch
 from rollout_assets.rollouts.trace import (
@@ -21,7 +21,6 @@ from rollout_assets.rollouts.trace import (
     SelectedDepth,
     rollout_id_prefix,
 )
-from rollout_assets.rollouts.unlabelled import offered_chain
 from rollout_assets.sources.sample import VinActor
 from rollout_assets.targets.matching import TargetMatch
 

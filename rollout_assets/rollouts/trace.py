@@ -16,6 +16,7 @@ from rollout_assets.geometry.poses import Float32
 TerminationReason = Literal["fixed_horizon", "terminated_early", "incomplete_rollout"]
 """Why a chain is as long as it is: its horizon, or a dead end; an incomplete one was cut short after a view it took.
 
+A dead end is a state at which nothing was taken: no view is takeable, or none has the label that the choice needs.
 The engine ends no chain that way. A record may say so all the same, for chains that others recorded or interrupted.
 """
 
@@ -210,7 +211,8 @@ class RolloutRoot:
 class RolloutZarrRecord:
     """All kept chains of one root, target and recipe.
 
-    A record without chains says that this target got no rollout; its source and target rows are stored all the same.
+    A record without chains says that this target got no rollout; its source and target rows are stored all the same. A
+    target of a row without true boxes has one chain of one state: the views offered, none of them labelled or taken.
     """
 
     lineage: RolloutLineage

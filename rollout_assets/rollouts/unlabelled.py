@@ -1,4 +1,4 @@
-"""Targets of rows without true boxes: their views at the root are offered and judged, but none is scored or taken."""
+"""Views at the root of a target that nobody can label, because its row has no true boxes: offered, but not scored."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ import numpy as np
 from rollout_assets.candidates.mixture import CandidateRequest, generate_candidates
 from rollout_assets.candidates.rules import Extent, with_no_hit
 from rollout_assets.candidates.shell import CandidateShell
-from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
-from rollout_assets.geometry.poses import Float32, translation
+from rollout_assets.config import CampaignConfig
 from rollout_assets.oracle.raycast import render_depth
 from rollout_assets.oracle.scene import OracleScene
-from rollout_assets.rollouts.engine import Chain, EvaluatedState, StepDecision
 from rollout_assets.rollouts.keys import RolloutKey
-from rollout_assets.rollouts.policies import PolicyView, decide
-from rollout_assets.rollouts.trace import NOT_SELECTED, StepLabels
 from rollout_assets.sources.sample import VinActor
 from rollout_assets.targets.matching import TargetMatch
 
@@ -35,19 +31,3 @@ def views_at_root(
         images = render_depth(scene.bvh, poses, camera, config.oracle.znear_m, config.oracle.zfar_m)
         hits[takeable] = images.valid.flatten(1).sum(dim=1).cpu().numpy()
     return with_no_hit(shell, hits)
-
-
-def offered_chain(shell: CandidateShell, pose_world_camera: Float32, recipe: RolloutRecipeConfig) -> Chain:
-    """One state without labels, at which nothing was taken: no policy is asked, because no choice could be judged."""
-    count = len(shell)
-    unscored = np.full(count, np.nan)
-    view = PolicyView(
-        takeable=np.zeros(count, bool),
-        centers_world=translation(shell.pose_world_camera),
-        history_world=translation(pose_world_camera[None]),
-        scores=unscored,
-    )
-    decision = decide(recipe, view, 1, np.random.default_rng(0))
-    labels = StepLabels.unlabelled(count)
-    state = EvaluatedState((), pose_world_camera, shell, labels, unscored.astype(np.float32))
-    return Chain(steps=(StepDecision(state, decision, NOT_SELECTED),), dead_end=True)

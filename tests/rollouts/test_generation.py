@@ -22,6 +22,9 @@ from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.rollouts.record_digest import digest
 from tests.sources.test_vin_store import edit_array, put
 
+FIRST_OF_PLACE = 27
+"""Where a packed box has the first coordinate of its place."""
+
 
 def campaign(**changes) -> CampaignConfig:
     return CampaignConfig(
@@ -173,12 +176,30 @@ def test_a_damaged_row_is_counted_with_its_problem(store_copy):
 
 
 def test_an_unmatched_target_keeps_a_record_without_chains(store_copy):
-    edit_array(store_copy, layout.GT_OBBS, put((0,), -1.0))
+    edit_array(store_copy, layout.GT_OBBS, put((0, ..., FIRST_OF_PLACE), 99.0))
     store = VinOfflineStore.open(store_copy)
     generator = RolloutGenerator(campaign(), store)
     made = list(generator.records([store.row(0)]))
     assert made and all(not record.chains and record.lineage.gt_match_status == "unmatched_gt" for record in made)
     assert generator.stats.targets_refused == {"TARGET_GT_UNMATCHED": len(made)}
+
+
+def test_a_target_of_a_row_without_true_boxes_keeps_the_views_that_its_rollout_would_begin_with(store_copy, store):
+    rollouts = list(RolloutGenerator(campaign(), store).records([store.row(0)]))
+    offered = {record.lineage.target_id: record.chains[0].steps[0].shell for record in rollouts if record.chains}
+    edit_array(store_copy, layout.GT_OBBS, put((0,), -1.0))
+    without = VinOfflineStore.open(store_copy)
+    generator = RolloutGenerator(campaign(), without)
+    made = list(generator.records([without.row(0)]))
+    assert generator.stats.targets_refused == {"TARGET_GT_UNMATCHED": len(made)} and generator.stats.rollouts == 0
+    assert offered and offered.keys() <= {record.lineage.target_id for record in made}
+    for record in made:
+        ((step,),) = [chain.steps for chain in record.chains]
+        assert step.selection.selected_shell_index == NOT_SELECTED and not step.oracle_label_mask.any()
+        if record.lineage.target_id in offered:
+            same = offered[record.lineage.target_id]
+            assert np.array_equal(step.shell.pose_world_camera, same.pose_world_camera)
+            assert np.array_equal(step.shell.invalid_reason_bitset, same.invalid_reason_bitset)
 
 
 def test_a_shell_without_a_valid_view_is_kept_as_a_dead_end(store):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import zarr
 
 from rollout_assets.campaigns.plan import write_rollout_shard_manifest_from_config
 from rollout_assets.campaigns.run import CampaignRunResult, run_campaign
@@ -25,7 +27,9 @@ from rollout_assets.rollouts.trace import StepLabels
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_rollout_zarr_store
 from rollout_assets.sources import layout
 from rollout_assets.sources.audit import audit_store
+from rollout_assets.sources.sample import class_names_of
 from rollout_assets.sources.vin_store import VinOfflineStore
+from tests.commands.in_process import call
 from tests.sources.foreign_writer import CLASSES, OBJECTS, Variant, box_poses_world, walk_of, write_foreign_store
 
 PLAIN = Variant(candidate_labels=False, grid=(12, 10, 5))
@@ -262,6 +266,56 @@ def test_a_store_without_any_detection_says_so_and_can_start_from_true_boxes(tmp
         promote_rollout_campaign(campaign_of(store, tmp_path / "observed"))
     made = promoted(store, tmp_path / "given", targets={"top_k": 2, "protocol": "v0_gt_input"})
     assert len(made.targets) == 8 and made.candidates["q_train_mask"].any()
+
+
+def test_check_shows_unusual_and_unknown_and_still_passes(written: Callable[[str], Path]) -> None:
+    store = written("parts that nobody knows")
+    shown = call("source", "check", str(store))
+    assert shown.code == 0 and "unusual" in shown.out and "unknown" in shown.out
+    assert "format version 7, 4 rows; findings: 0 broken, 2 unusual, 2 unknown" in " ".join(shown.out.split())
+    told = call("source", "check", str(store), "--json")
+    findings = json.loads(told.out)
+    assert told.code == 0 and [len(findings[kind]) for kind in ("broken", "unusual", "unknown")] == [0, 2, 2]
+    assert json.loads(call("source", "info", str(store), "--json").out)["format_version"] == 7
+
+
+def test_chunks_that_hold_only_zeros_are_absent_and_read_as_zeros(written: Callable[[str], Path]) -> None:
+    store = written("a row without true boxes")
+    chunks = store / "shards" / "shard-000000" / "gt" / "obbs" / "c"
+    assert [path.name for path in chunks.iterdir()] == ["0"]
+    opened = VinOfflineStore.open(store)
+    assert [len(opened.sample(row).truth.gt_boxes) for row in opened.rows()] == [3, 0, 3, 3]
+
+
+def test_a_lost_chunk_of_evidence_and_a_camera_in_other_units_are_broken(tmp_path: Path) -> None:
+    store = write_foreign_store(tmp_path / "store", PLAIN)
+    shard = store / "shards" / "shard-000000"
+    shutil.rmtree(shard / "backbone" / "pts_world" / "c" / "0")
+    camera = zarr.open_array(shard / "oracle" / "p3d" / "in_ndc", mode="r+")
+    camera[1] = True
+    broken = audit_store(store).broken
+    assert len(broken) == 2
+    assert re.search(r"backbone.pts_world row 0 .* voxels with counts lie at zero; a chunk seems to be", broken[0])
+    assert re.search(r"oracle.p3d.in_ndc row 1 .*is true: the camera is not in pixels", broken[1])
+
+
+@pytest.mark.parametrize(
+    ("record", "names"),
+    [
+        (None, {}),
+        ({3: "bed"}, {3: "bed"}),
+        ({"3": "bed", "-1": "none"}, {3: "bed", -1: "none"}),
+        (["floor", None, "bed"], {0: "floor", 2: "bed"}),
+    ],
+)
+def test_class_names_come_as_a_map_or_a_list(record: Any, names: dict[int, str]) -> None:
+    assert class_names_of(record) == names
+
+
+@pytest.mark.parametrize("record", ["bed", 3, {"bed": 3}, {True: "bed"}, {1.5: "bed"}])
+def test_other_class_names_are_refused(record: Any) -> None:
+    with pytest.raises(ValueError, match="must map class ids to names"):
+        class_names_of(record)
 
 
 RELABELLED: dict[str, tuple[Variant, int, str]] = {
