@@ -34,7 +34,7 @@ class FakeSource:
     root: Path = Path("made-up")
     manifest: ClassVar[Any] = SimpleNamespace(shards=())
     """A manifest without shards: there are no files to watch."""
-    meshes: ClassVar[Any] = SimpleNamespace(find=lambda _: None)
+    meshes: ClassVar[Any] = SimpleNamespace(simplify=None, find=lambda _: None)
     """A library without meshes."""
 
     @property
