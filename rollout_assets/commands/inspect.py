@@ -11,7 +11,7 @@ import typer
 from pydantic import ValidationError
 
 from rollout_assets import rollouts
-from rollout_assets.commands.explanations import show_explanation, show_replays
+from rollout_assets.commands.explained import show_explanation, show_replays
 from rollout_assets.commands.frames import AsCsv, show_frame
 from rollout_assets.commands.opened_store import Campaign, Rollout, Split, Store, open_store, required_campaign
 from rollout_assets.commands.settings import read_setting

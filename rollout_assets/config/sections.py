@@ -213,7 +213,7 @@ class OracleConfig(ConfigSection):
     surface_samples: Count = Field(4096, description="Density of the clipped surface's samples: so many on its box.")
     face_weighting: Literal["area", "uniform"] = Field("area", description="uniform: every face counts the same.")
     simplify: Annotated[Number, Field(gt=0, lt=1)] | None = hashed_when_set(
-        None, description="Share of every mesh's faces that are kept; none scores whole meshes. ARIA-NBV keeps 0.1."
+        None, description="Share of every mesh's faces that is kept, below 1; none scores whole meshes. ARIA-NBV: 0.1."
     )
     distance: Literal["true", "pytorch3d"] = Field("true", description="pytorch3d: small triangles as their edges.")
     min_current_points: Count = Field(1, description="Points in the crop below which a target gets no label.")

@@ -1,4 +1,4 @@
-"""How explanations and replays of stored rows are shown."""
+"""How an explanation of a candidate and the replay of rollouts are printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollout_assets.commands.terminal import exit_unless, green, print_json, pri
 
 
 def show_explanation(explanation: rollouts.Explanation) -> None:
-    """A candidate's story, then its rules, errors, source, target and config as tables."""
+    """Print the story of one candidate, and the tables that it rests on."""
     for line in explanation.story:
         say(line)
     rules = [(r.rule, r.measured, r.limit or "not recorded", r.passed, r.reason) for r in explanation.rules]
@@ -33,7 +33,7 @@ def show_explanation(explanation: rollouts.Explanation) -> None:
 
 
 def show_replays(replays: Sequence[rollouts.Replay], as_json: bool) -> None:
-    """What differs between stored and recomputed rows; exit code 2 when something does."""
+    """Print what differs between stored and recomputed rollouts; exit code 2 if anything does."""
     differing = [replay for replay in replays if not replay.identical]
     if as_json:
         print_json([_replay_facts(replay) for replay in replays])
