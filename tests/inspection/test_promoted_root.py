@@ -74,6 +74,7 @@ def test_readers_and_datasets_say_which_splits_there_are(promoted: Path) -> None
 ARGUMENTS = {
     "head": ["steps"],
     "export": ["steps", "out.csv"],
+    "convert": ["ours.zarr"],
     "explain": [0],
     "replay": [0],
     "report": ["-o", "page.html"],
@@ -104,7 +105,10 @@ def test_every_verb_names_the_splits_or_takes_one(
         run(*command)
     with pytest.raises(StoreError, match=r"has no split 'tset'; it has train, val"):
         run(*command, "--split", "tset")
-    if verb[-1] not in ("replay", "second-opinion"):  # these need the source, which a fake campaign has not
+    if verb[-1] == "convert":
+        with pytest.raises(StoreError, match="val: was written by this package already"):
+            run(*command, "--split", "val")
+    elif verb[-1] not in ("replay", "second-opinion"):  # these need the source, which a fake campaign has not
         run(*command, "--split", "val")
 
 

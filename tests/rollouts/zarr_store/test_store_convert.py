@@ -114,7 +114,7 @@ def test_refusals_leave_nothing(source: Path, good_store: Path, tmp_path: Path) 
     ):
         with pytest.raises(kind, match=said):
             convert_store(given, destination)
-    with pytest.raises(OSError, match="File too large: .*c.zarr"), full_after(20_000):
+    with pytest.raises(OSError, match=r"File too large: .*c\.zarr"), full_after(20_000):
         convert_store(source, tmp_path / "c.zarr")
     assert {path.name for path in tmp_path.iterdir()} == {"taken.zarr", "wrong.zarr"}
 

@@ -222,6 +222,6 @@ def test_stores_of_other_writers_lack_the_added_columns_and_are_read_all_the_sam
     selection = foreign.step(0).step.selection
     assert np.flatnonzero(selection.drawn_mask).tolist() == [selection.selected_shell_index]
     assert np.isnan(selection.inclusion_probabilities).all() and selection.draw_log_probability is None
-    assert "drawn_mask" not in foreign.table("candidates").columns
+    assert foreign.table("candidates")["drawn_mask"].is_null().all()
     with pytest.raises(StoreDamaged, match="candidates/drawn_mask"):
-        foreign.table("candidates", columns=["drawn_mask"])
+        foreign.array("candidates/drawn_mask")

@@ -54,7 +54,8 @@ def schema_version(store: StoreUnderCheck) -> Findings:
     """The root names the schema this package knows."""
     text = schema_problem(store.attributes)
     if text is not None:
-        yield problem(ZARR_JSON, text)
+        other = store.attributes.get("schema_id") != schema.ROLLOUT_ZARR_SCHEMA_ID
+        yield problem(f"attribute {'schema_id' if other else 'schema_version'}", text)
 
 
 def documents_agree(store: StoreUnderCheck) -> Findings:
