@@ -29,7 +29,8 @@ CUT_HEIGHT_M = 2.02
 _PNG_SIDE_PX, _HTML_SIDE_PX = 900, 500
 _FINEST_CELL_M = 0.015
 _FACES_AT_ONCE = 20_000
-_MAX_SAMPLES_PER_FACE = 20_000
+_MAX_SAMPLES_PER_FACE = 4_000_000
+_SAMPLES_AT_ONCE = 2_000_000
 _RING = (0, 1, 3, 2, 0)
 _TRUE_COLOUR, _DETECTED_COLOUR, _WALK_COLOUR, _POINT_COLOUR = "#1a7f37", "#d9480f", "#1864ab", "#7048e8"
 
@@ -104,12 +105,20 @@ def _spread(vertices: Float32, faces: NDArray[np.int32], cell: float, highest: f
         longest = np.maximum(np.linalg.norm(ab[:, :2], axis=1), np.linalg.norm(ac[:, :2], axis=1))
         counts = np.ceil(np.maximum(seen_area / spacing**2, 3.0 * longest / spacing)).astype(np.int64)
         counts = np.clip(counts, 1, _MAX_SAMPLES_PER_FACE)
-        owner = np.repeat(np.arange(len(counts)), counts)
-        within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts) + 0.5
-        u, v = (within * 0.7548776662466927) % 1.0, (within * 0.5698402909980532) % 1.0
-        beyond = u + v > 1.0
-        u, v = np.where(beyond, 1 - u, u), np.where(beyond, 1 - v, v)
-        yield a[owner] + u[:, None] * ab[owner] + v[:, None] * ac[owner]
+        for owner, within in _in_blocks(counts):
+            u, v = (within * 0.7548776662466927) % 1.0, (within * 0.5698402909980532) % 1.0
+            beyond = u + v > 1.0
+            u, v = np.where(beyond, 1 - u, u), np.where(beyond, 1 - v, v)
+            yield a[owner] + u[:, None] * ab[owner] + v[:, None] * ac[owner]
+
+
+def _in_blocks(counts: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Float64]]:
+    """Face and number plus a half of every sample, ``counts`` (n,) of each face, some at a time to bound memory."""
+    ends = np.cumsum(counts)
+    for start in range(0, int(ends[-1]) if len(ends) else 0, _SAMPLES_AT_ONCE):
+        sample = np.arange(start, min(start + _SAMPLES_AT_ONCE, int(ends[-1])))
+        owner = np.searchsorted(ends, sample, side="right")
+        yield owner, sample - (ends - counts)[owner] + 0.5
 
 
 def _outlines(boxes: BoxSet) -> list[Float64]:

@@ -201,3 +201,26 @@ def write_objects(path: Path, parts: Sequence[Part] = OBJECTS, extra: Mapping[st
         for part in parts
     ]
     path.write_text(json.dumps({"objects": boxes}))
+
+
+def write_fine_ply(path: Path, cells: int) -> None:
+    """The room as a binary PLY file with every side of every part cut into ``cells`` by ``cells`` squares."""
+    steps = np.linspace(0.0, 1.0, cells + 1)
+    u, v = (grid.reshape(-1, 1) for grid in np.meshgrid(steps, steps, indexing="ij"))
+    at = (np.arange(cells)[:, None] * (cells + 1) + np.arange(cells)[None]).reshape(-1, 1)
+    square = np.add(at, [0, cells + 1, cells + 2, 0, cells + 2, 1]).reshape(-1, 3)
+    sides = [(number, part.corners[list(quad)]) for number, part in enumerate(ROOM) for quad in _QUADS]
+    patches = [a * (1 - u) * (1 - v) + b * u * (1 - v) + c * u * v + d * (1 - u) * v for _, (a, b, c, d) in sides]
+    vertices = np.concatenate(patches).astype("<f4")
+    rows = np.zeros(len(sides) * len(square), [("count", "u1"), ("corners", "<i4", (3,)), ("label", "<i4")])
+    rows["count"] = 3
+    rows["corners"] = np.concatenate([square + number * len(u) for number in range(len(sides))])
+    labels = [0 if ROOM[number] in STRUCTURE else number for number, _ in sides]
+    rows["label"] = np.repeat(labels, len(square))
+    header = (
+        f"ply\nformat binary_little_endian 1.0\nelement vertex {len(vertices)}\n"
+        "property float x\nproperty float y\nproperty float z\n"
+        f"element face {len(rows)}\nproperty list uchar int vertex_indices\nproperty int object_id\nend_header\n"
+    )
+    path.parent.mkdir(parents=True)
+    path.write_bytes(header.encode() + vertices.tobytes() + rows.tobytes())

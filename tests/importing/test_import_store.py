@@ -28,6 +28,7 @@ from tests.importing.scene_files import (
     STRUCTURE,
     write_ase,
     write_ase_points,
+    write_fine_ply,
     write_glb,
     write_obj,
     write_objects,
@@ -262,3 +263,23 @@ def test_only_faults_of_the_machine_end_an_import(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         import_scenes(tmp_path / "scenes", tmp_path / "store", SMALL)
     assert [path.name for path in tmp_path.iterdir()] == ["scenes"]
+
+
+_MEASURED = """
+import resource, sys
+from pathlib import Path
+from rollout_assets.importing.config import ImportConfig
+from rollout_assets.importing.import_store import import_scenes
+summary = import_scenes(Path(sys.argv[1]), Path(sys.argv[2]), ImportConfig(snippets_per_scene=1, workers=1))
+print(summary.scenes[0].faces, summary.scenes[0].objects, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_five_million_faces_are_imported_within_two_gigabytes(tmp_path):
+    write_fine_ply(tmp_path / "scenes" / "fine" / "mesh.ply", cells=127)
+    command = [sys.executable, "-c", _MEASURED, str(tmp_path / "scenes"), str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    faces, objects, peak_kb = (int(word) for word in done.stdout.split())
+    assert faces > 5_000_000 and objects == len(OBJECTS)
+    assert peak_kb < 2_000_000

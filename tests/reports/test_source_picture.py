@@ -37,6 +37,12 @@ def test_the_plan_shows_floor_furniture_and_doors_but_no_ceiling() -> None:
         assert abs(height(*((across, along) if door.axis == 0 else (along, across)))) < 0.05
 
 
+def test_a_floor_of_two_faces_has_no_holes() -> None:
+    corners = np.array([(0, 0, 0), (9, 0, 0), (9, 7, 0), (0, 7, 0)], np.float32)
+    plan = height_map(corners, np.array([(0, 1, 2), (0, 2, 3)], np.int32), 900)
+    assert np.isfinite(plan.heights_m[1:-2, 1:-2]).all()
+
+
 @pytest.mark.parametrize(("ending", "start"), [(".png", b"\x89png"), (".html", b"<!doctype html>")])
 def test_pictures_are_written(store: VinOfflineStore, tmp_path: Path, ending: str, start: bytes) -> None:
     path = plot_sample(store, store.row(0), tmp_path / "deep" / f"picture{ending}")
