@@ -68,7 +68,8 @@ def training_readiness(reader: RolloutZarrStoreReader, config: ReadinessConfig |
     The effective sample size is that of the drawn views when they are re-weighted towards a policy that takes every
     view alike that can be drawn: (sum w)² / sum w² with w = 1 / (such views * π), as a share of all drawn views. π is
     the stored probability of being among the drawn ones, and a state that sibling chains share counts once. What a
-    ranking policy took, and a draw whose π is not known, cannot be weighted: there w is 0.
+    ranking policy took, and a draw whose π is not known, cannot be weighted: there w is 0. Stores of other writers do
+    not record π at all: the measure is left out, and null by recipe.
     """
     limits = config or ReadinessConfig()
     q_train = reader.array(CANDIDATES.path("q_train_mask"))
@@ -89,6 +90,9 @@ def training_readiness(reader: RolloutZarrStoreReader, config: ReadinessConfig |
         "min_policy_share": float(share.min() or 0.0),  # type: ignore[arg-type]
         "min_effective_sample_fraction": _effective_fraction(states),
     }
+    if not reader.has(CANDIDATES.path("selection_inclusion_probabilities")):
+        del values["min_effective_sample_fraction"]
+        by_policy = by_policy.with_columns(pl.lit(None, pl.Float64).alias("effective_sample_fraction"))
     measures = tuple(_measure(limit, value, limits) for limit, value in values.items())
     statuses = {measure.status for measure in measures}
     verdict: Verdict = "not ready" if "bad" in statuses else "ready with care" if "careful" in statuses else "ready"

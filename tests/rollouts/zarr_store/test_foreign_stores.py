@@ -16,7 +16,7 @@ from rollout_assets.cli import app, main
 from rollout_assets.errors import StoreError
 from rollout_assets.learning import QHDataset, QHIterableDataset
 from rollout_assets.learning.pinned import UnverifiedStoreWarning
-from rollout_assets.rollouts import diff_stores
+from rollout_assets.rollouts import diff_stores, training_readiness
 from rollout_assets.rollouts.zarr_store import (
     RolloutZarrStoreReader,
     schema,
@@ -93,6 +93,12 @@ def test_columns_of_ours_are_null_in_tables(research_store: Path) -> None:
     assert not reader.has("candidates/drawn_mask")
     step = reader.step(0).step.selection
     assert step.draw_log_probability is None and np.isnan(step.inclusion_probabilities).all()
+
+
+def test_what_needs_the_draws_is_left_out(research_store: Path, every_step_store: Path) -> None:
+    theirs, ours = (training_readiness(RolloutZarrStoreReader(path)) for path in (research_store, every_step_store))
+    assert {one.name for one in ours.measures} - {one.name for one in theirs.measures} == {"effective sample size"}
+    assert theirs.by_policy["effective_sample_fraction"].is_null().all()
 
 
 def test_stores_are_equal_but_for_the_columns_of_ours(research_store: Path, every_step_store: Path) -> None:
