@@ -10,6 +10,7 @@ import polars as pl
 
 from rollout_assets.inspection.decode import UNKNOWN, named
 from rollout_assets.inspection.provenance import generation
+from rollout_assets.rollouts.zarr_store.foreign.mixtures import mixture_components
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 _KEYS = ("name", "family", "position_mode", "position")
@@ -22,8 +23,7 @@ def mixture_names(reader: RolloutZarrStoreReader) -> dict[int, str]:
     Looks where ARIA-NBV writes components, then where a campaign has them. Names that several components share end in
     their ids, so that no two components are taken for one.
     """
-    config = generation(reader).get("writer_config")
-    components = _components(config, "candidate_mixture", "components") or _components(config, "candidates", "mixture")
+    components = mixture_components(generation(reader).get("writer_config"))
     names = {index: name for index, component in enumerate(components) if (name := _name(component)) is not None}
     uses = Counter(names.values())
     return {index: name if uses[name] == 1 else f"{name}_{index}" for index, name in names.items()}
@@ -33,12 +33,6 @@ def mixture_series(reader: RolloutZarrStoreReader, ids: pl.Series) -> pl.Series:
     """A column of component ids as names: ``component_N`` for one without a name, ``unknown`` for a negative id."""
     names = mixture_names(reader)
     return named(ids, lambda code: UNKNOWN if code < 0 else names.get(code, f"component_{code}"))
-
-
-def _components(config: Any, section: str, key: str) -> list[Any]:
-    table = config.get(section) if isinstance(config, Mapping) else None
-    found = table.get(key) if isinstance(table, Mapping) else None
-    return list(found) if isinstance(found, list) else []
 
 
 def _name(component: Any) -> str | None:
