@@ -163,13 +163,14 @@ def test_points_of_a_ply_file_have_the_typical_deviation(tmp_path):
     [
         (gzip.compress(b"uid,px_world\n1,2\n"), "no column py_world"),
         (
-            gzip.compress(b"px_world,py_world,pz_world,inv_dist_std\n1,2,3,0.1\n" * 1)[:-9],
+            gzip.compress(b"px_world,py_world,pz_world,inv_dist_std\n1,2,3,0.1\n")[:-9],
             "cannot be read, it may be cut",
         ),
         (b"no gzip at all", "cannot be read, it may be cut"),
         (gzip.compress(b"px_world,py_world,pz_world,inv_dist_std\n1,2,three,0.1\n"), "cannot be read"),
         (gzip.compress(b"px_world,py_world,pz_world,inv_dist_std\nnan,2,3,0.1\n"), "no usable point among 1"),
     ],
+    ids=("no column", "cut", "no gzip", "no number", "no point"),  # compressed bytes hold the time they were made
 )
 def test_broken_points_are_one_clear_line(tmp_path, content, message):
     (tmp_path / "semidense_points.csv.gz").write_bytes(content)
