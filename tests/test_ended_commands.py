@@ -128,8 +128,10 @@ def slow_if(slow: bool) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] if slow else []
 
 
+FAST = (campaign_run, source_build)
+
 ENDINGS = [
-    pytest.param(make, ending, marks=slow_if(make is ci or (make is not campaign_run and ending == signal.SIGTERM)))
+    pytest.param(make, ending, marks=slow_if(make not in FAST or (make is source_build and ending == signal.SIGTERM)))
     for make in COMMANDS
     for ending in (signal.SIGTERM, signal.SIGKILL)
 ]
@@ -149,7 +151,7 @@ def test_children_end_with_their_command_and_hand_back_their_locks(
     command.then()
 
 
-KILLED = [pytest.param(make, marks=slow_if(make is ci)) for make in COMMANDS if make is not collect]
+KILLED = [pytest.param(make, marks=slow_if(make not in FAST)) for make in COMMANDS if make is not collect]
 
 
 @pytest.mark.parametrize("make", KILLED)

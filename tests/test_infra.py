@@ -51,6 +51,7 @@ def test_ci_runs_the_shipped_campaign_with_a_junit_file_and_then_the_tests(tmp_p
         ".ci/run": (ROOT / ".ci" / "run").read_text(),
         "infra/setup": "",
         "infra/test": f'#!/bin/sh\necho tests >> "{log}"\nexit {tests}\n',
+        ".venv/bin/python": f'#!/bin/sh\necho "walk: $@" >> "{log}"\n',
         ".venv/bin/rollout-assets": f'#!/bin/sh\necho "$@ in $DAGSTER_HOME" >> "{log}"\nexit {ci}\n',
     }
     for name, text in stubs.items():
@@ -63,7 +64,11 @@ def test_ci_runs_the_shipped_campaign_with_a_junit_file_and_then_the_tests(tmp_p
     (home / "left by the last run").touch()
     done = subprocess.run([tmp_path / ".ci" / "run"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (code, "")
-    assert log.read_text().splitlines() == [f"ci --junit {home}/junit.xml in {home}", "tests"]
+    assert log.read_text().splitlines() == [
+        f"ci --junit {home}/junit.xml in {home}",
+        "walk: -m pytest --quiet -m slow tests/defs/test_ui.py",
+        "tests",
+    ]
     assert list(home.iterdir()) == []
     ignored = subprocess.run(["git", "check-ignore", "-q", "dagster_home/ci/junit.xml"], cwd=ROOT)
     assert ignored.returncode == 0

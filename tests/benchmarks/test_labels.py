@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 
+import pytest
 from rich.console import Console
 
 from rollout_assets.benchmarks.labels import SAME_PIXELS, benchmark_labels
 from rollout_assets.benchmarks.results import render, to_json
 
 
+@pytest.mark.slow
 def test_labels_of_one_home_on_two_tessellations() -> None:
     result = benchmark_labels(homes=1, budgets=(30_000, 60_000), turns=0)
     assert result.targets > 0

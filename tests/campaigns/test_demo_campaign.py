@@ -82,6 +82,7 @@ def test_a_root_gives_the_same_bits_alone_and_among_fifty_others(records, store)
         assert digests(alone) == digests([r for r in records if r.lineage.source_sample_index == index])
 
 
+@pytest.mark.slow
 def test_batches_of_one_view_and_of_all_views_give_the_same_bits(store):
     """At 128 x 128 pixels a view needs more than the smallest budget, so each goes alone."""
     row = [store.row(4)]

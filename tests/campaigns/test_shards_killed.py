@@ -218,6 +218,7 @@ def real_victim(zygote: Zygote, small_store: Path, folder: Path) -> tuple[ShardV
     return victim, steps
 
 
+@pytest.mark.slow
 def test_a_shard_with_the_real_oracle_is_built_by_the_next_run(real_victim):
     victim, steps = real_victim
     run_kills(victim, shuffled(moments_of(steps), seed=3)[:8], at_least=8)

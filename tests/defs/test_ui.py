@@ -15,9 +15,12 @@ PICTURES = Path(os.environ.get("ROLLOUT_ASSETS_PICTURES", REPOSITORY / "dagster_
 LINEAGE = "/locations/rollout_assets.definitions/asset-groups/tiny/lineage"
 CHAIN = ("vin_offline_store", "rollout_shard_plan", "vin_source_rows", "rollout_shards", "validated_shards")
 
-pytestmark = pytest.mark.skipif(
-    find_browser() is None, reason="no browser here: install chromium and chromedriver to walk through the UI"
-)
+pytestmark = [
+    pytest.mark.slow,  # two minutes; continuous integration runs it
+    pytest.mark.skipif(
+        find_browser() is None, reason="no browser here: install chromium and chromedriver to walk through the UI"
+    ),
+]
 
 
 def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk, tmp_path):
