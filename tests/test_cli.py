@@ -102,12 +102,12 @@ def test_info_refuses_a_picture_of_another_kind(small_store, tmp_path):
 
 
 def test_check_exits_2_on_damage_and_prints_json(store_copy):
-    assert run("source", "check", str(store_copy)).stdout.startswith("ok: ")
+    assert run("source", "check", str(store_copy)).stdout.splitlines()[-1].startswith("ok: ")
     (store_copy / "splits" / "val.npy").unlink()
     result = run("source", "check", str(store_copy))
-    assert result.returncode == 2 and "problem: splits/val.npy: missing" in result.stdout
+    assert result.returncode == 2 and "splits/val.npy: missing" in result.stdout
     facts = json.loads(run("source", "check", str(store_copy), "--json").stdout)
-    assert facts["problems"] == ["splits/val.npy: missing"]
+    assert facts["broken"] == ["splits/val.npy: missing"]
 
 
 def test_build_append_and_refusal_of_an_existing_destination(tmp_path):

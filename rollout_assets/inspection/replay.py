@@ -26,8 +26,8 @@ from rollout_assets.rollouts.engine import expand
 from rollout_assets.rollouts.evaluation import StateEvaluator, drive
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.keys import RolloutKey
-from rollout_assets.rollouts.records import SourceProvenance, rollout_record
-from rollout_assets.rollouts.roots import PreparedSample, TargetedRoot
+from rollout_assets.rollouts.records import SourceProvenance, refused_record, rollout_record
+from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
 from rollout_assets.rollouts.trace import RolloutLineage, RolloutZarrRecord, recipe_of
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
 from rollout_assets.rollouts.zarr_store.publishing import write_rollout_zarr_store
@@ -145,7 +145,10 @@ def _recomputed(generator: RolloutGenerator, prepared: PreparedSample, lineage: 
         raise ReplayRefused(
             f"{lineage.rollout_id}: campaign {campaign.name} has no recipe {recipe_name!r}; it has {names}"
         )
-    root = _root(prepared, lineage)
+    root = _target(prepared, lineage)
+    if isinstance(root, RefusedTarget):
+        mesh_version = prepared.mesh_version or ""
+        return refused_record(prepared.actor, root.match, root.shell, campaign, generator.provenance, mesh_version)
     key = RolloutKey(campaign.seed, root.actor.identity.sample_key, root.match.target.target_id)
     evaluator = StateEvaluator(campaign, generator.scorer)
     (chains,) = drive([(root, campaign.seed, expand(recipe, key))], evaluator)
@@ -155,10 +158,12 @@ def _recomputed(generator: RolloutGenerator, prepared: PreparedSample, lineage: 
     )
 
 
-def _root(prepared: PreparedSample, lineage: RolloutLineage) -> TargetedRoot:
+def _target(prepared: PreparedSample, lineage: RolloutLineage) -> TargetedRoot | RefusedTarget:
+    """The target of a chain; one that was stored without labels, because its row has no true box, still has none."""
     for target in prepared.targets:
         if target.match.target.target_id == lineage.target_id:
-            if isinstance(target, TargetedRoot):
+            unlabelled = lineage.gt_match_status == "unmatched_gt"
+            if isinstance(target, TargetedRoot) or (unlabelled and target.shell is not None):
                 return target
             raise ReplayRefused(f"{lineage.rollout_id}: target {lineage.target_id} is now refused: {target.reason}")
     why = prepared.skip_reason or "other targets are selected"

@@ -22,6 +22,7 @@ def everything_in(folder: Path) -> dict[str, tuple[int, str]]:
     }
 
 
+@pytest.mark.slow  # without Dagster and a report, tests/campaigns/test_faults.py holds it in every run
 def test_the_input_folder_is_the_same_after_a_whole_campaign_and_its_report(tmp_path, monkeypatch):
     variant = Variant(version=11, walks=(6, 4, 5, 6), without_truth=(1,), snippet_shift_m=0.3)
     source = write_foreign_store(tmp_path / "input", variant)

@@ -121,6 +121,7 @@ def test_the_wheel_holds_stubs_campaigns_and_the_version(wheel):
         "serve",
         "reports",
         "second-opinion",
+        "simplify",
         "dev",
     }
 
