@@ -5,6 +5,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.commands.in_process import call
 from tests.defs.campaigns import write_campaign
 from tests.defs.conftest import REPOSITORY
