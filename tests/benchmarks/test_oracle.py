@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from rollout_assets.benchmarks.oracle import run_oracle_benchmark
@@ -30,6 +31,7 @@ TOY = replace(
 )
 
 
+@pytest.mark.slow
 def test_a_toy_run_measures_everything() -> None:
     events: list[ProgressEvent] = []
     result = run_oracle_benchmark(TOY, device="cpu", seed=3, progress=events.append)

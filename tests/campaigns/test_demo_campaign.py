@@ -16,6 +16,8 @@ from rollout_assets.synthetic.store import build_synthetic_store
 from tests.rollouts.record_digest import digest
 from tests.rollouts.zarr_store.test_store_round_trip import assert_same_chain, assert_same_lineage
 
+pytestmark = pytest.mark.slow  # a minute; continuous integration runs it
+
 TINY_DEPTH = {"width_px": 16, "height_px": 16}
 
 
@@ -82,7 +84,6 @@ def test_a_root_gives_the_same_bits_alone_and_among_fifty_others(records, store)
         assert digests(alone) == digests([r for r in records if r.lineage.source_sample_index == index])
 
 
-@pytest.mark.slow
 def test_batches_of_one_view_and_of_all_views_give_the_same_bits(store):
     """At 128 x 128 pixels a view needs more than the smallest budget, so each goes alone."""
     row = [store.row(4)]

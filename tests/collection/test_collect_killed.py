@@ -75,6 +75,7 @@ def test_two_thousand_rollouts_killed_ten_times(tmp_path, tiny_campaign, tiny_ro
     killed_equals_undisturbed(tmp_path, tiny_campaign, tiny_rows, tiny_server, repeats=134, kills=10)
 
 
+@pytest.mark.slow
 def test_killed_while_records_are_kept_and_written_the_store_is_the_shards(
     tmp_path, tiny_campaign, tiny_train_rows, tiny_server, tiny_train_shard
 ):

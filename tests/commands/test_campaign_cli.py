@@ -46,6 +46,7 @@ def facts(*arguments):
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_campaign_from_plan_to_rollback(campaign, tmp_path):
     refused = run("campaign", "status", "-c", campaign)
     assert refused.returncode == 2 and "no plan yet; 'rollout-assets campaign plan' makes one" in refused.stderr

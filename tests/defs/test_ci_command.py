@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from rollout_assets.commands.junit import write_junit
 from rollout_assets.defs.headless import CheckOutcome, HeadlessResult, RunOutcome
 
@@ -19,6 +21,7 @@ def ci(desk, junit: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, "--workers", "1"], capture_output=True, text=True, env=environment, check=False)
 
 
+@pytest.mark.slow
 def test_a_campaign_that_holds_passes_and_one_with_a_damaged_source_does_not(made_desk, tmp_path):
     done = ci(made_desk, tmp_path / "good.xml")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -46,6 +46,7 @@ def wait_for_build(desk: Desk, seconds: float) -> int:
     raise AssertionError("no process began to build shard-000000")
 
 
+@pytest.mark.slow
 def test_a_killed_headless_run_is_failed_and_the_next_one_finishes_the_shard(desk, finished_desk):
     runner = desk.runner()
     with runner.instance:

@@ -309,7 +309,7 @@ def test_edited_attributes_are_reported(mutable_store: Mutable) -> None:
 
 
 def test_one_changed_value_in_any_array_is_reported(mutable_store: Mutable) -> None:
-    assert_reported(mutable_store, list(changed_values(mutable_store, np.random.default_rng(4))), 150, every=2)
+    assert_reported(mutable_store, list(changed_values(mutable_store, np.random.default_rng(4))), 150, every=4)
 
 
 def test_removed_arrays_and_renamed_groups_are_reported(mutable_store: Mutable) -> None:
