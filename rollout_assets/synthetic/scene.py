@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +31,7 @@ STRUCTURE = -1
 
 
 @dataclass(frozen=True)
-class LabelledScene:
+class LabelledScene(ABC):
     """A mesh whose faces know their object: what a walk, its sightings and its detections are made from.
 
     vertices (n, 3) float32 with the floor at z = 0, faces (m, 3) int32, face_piece (m,) int32: index into ``boxes`` or
@@ -45,9 +46,9 @@ class LabelledScene:
     faces: NDArray[np.int32]
     face_piece: NDArray[np.int32]
 
+    @abstractmethod
     def in_same_room(self, position: Float64) -> NDArray[np.bool_]:
         """(k,) whether no wall stands between each object and somebody at ``position`` (2,) or (3,)."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
