@@ -15,6 +15,8 @@
     │   ├── WorkerDied         a worker process was killed or crashed; names its task
     │   ├── ReadingsDiffer     the same bytes were read twice and said two things
     │   └── ShardFailed        a shard could not be built; nothing partial of it is visible; a CampaignError
+    ├── PolicyRefused        a policy or checkpoint that cannot be used; says what was found and what is needed
+    ├── TrainingError        a training run, its data or its files
     ├── RolloutFailed        one rollout could not be finished; names its root and index
     ├── RowRefused           a row that cannot be run as asked; names the field
     ├── PayloadDamaged       bytes that are not the chains or the record they claim to be
@@ -237,6 +239,14 @@ class PromotionRefused(_WithProblems, CampaignError):
     """Shards that cannot become a promoted store; ``problems`` lists every reason."""
 
     summary = "promotion refused"
+
+
+class PolicyRefused(RolloutAssetsError):
+    """A policy or a checkpoint that cannot be used."""
+
+
+class TrainingError(RolloutAssetsError):
+    """A training run that cannot be made, or cannot go on where it stopped."""
 
 
 class RolloutFailed(RolloutAssetsError):

@@ -21,7 +21,7 @@ MOST_LINES = 420
 ROOMS = (
     *("errors", "exports", "interruption", "parsing", "progress", "files", "workers", "config"),
     *("randomness", "metrics"),
-    *("geometry", "sources", "synthetic", "importing", "targets", "candidates", "oracle", "rollouts"),
+    *("geometry", "sources", "synthetic", "importing", "targets", "candidates", "observations", "oracle", "rollouts"),
     *("campaigns", "inspection", "learning", "reports", "serving", "collection", "defs", "definitions"),
     *("testing", "benchmarks", "commands", "cli", "__main__"),
 )
