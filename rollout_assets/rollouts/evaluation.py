@@ -17,6 +17,7 @@ from rollout_assets.candidates.mixture import CandidateRequest, generate_candida
 from rollout_assets.candidates.rules import with_no_hit
 from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.config import CampaignConfig
+from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import Float32
 from rollout_assets.oracle.raycast import render_depth
 from rollout_assets.oracle.scorer import CandidateLabels, OracleScorer, OracleState, ScoreRequest
@@ -27,6 +28,9 @@ from rollout_assets.rollouts.trace import NOT_SELECTED, SelectedDepth, StepLabel
 
 KEPT_STATES = 512
 """Evaluated states kept for recipes and rollouts that reach them again; a forgotten one is evaluated anew."""
+
+KEPT_DEPTH_BYTES = 256 << 20
+"""Depth images of views taken that are kept for whoever asks for them again; a forgotten one is rendered anew."""
 
 DEPTH_VIEWS_PER_LAUNCH = 256
 """Selected views rendered together."""
@@ -106,6 +110,7 @@ class StateEvaluator:
         self.views_scored = 0
         self._nodes: LRUCache[StateName, _Node] = LRUCache(kept_states)
         self._offers: LRUCache[StateName, _Offer] = LRUCache(kept_states)
+        self._depths: LRUCache[_ViewName, SelectedDepth] = LRUCache(KEPT_DEPTH_BYTES, _depth_bytes)
         self._lock = threading.Lock()
 
     def evaluate(self, requests: Sequence[StateRequest]) -> list[EvaluatedState]:
@@ -140,11 +145,28 @@ class StateEvaluator:
             for step in chain.steps
             if step.selected_shell_index != NOT_SELECTED and self.config.selected_depth.enabled
         }
-        images = self._render([(root, shell[index]) for (root, _, index), shell in poses.items()])
+        views = [(root, shell[index]) for (root, _, index), shell in poses.items()]
         depths: dict[TargetedRoot, SelectedDepths] = defaultdict(dict)
-        for (root, path, index), image in zip(poses, images, strict=True):
+        for (root, path, index), image in zip(poses, self._rendered(views, keep=False), strict=True):
             depths[root][path, index] = image
         return depths
+
+    def depths_of(self, views: Sequence[tuple[TargetedRoot, Float32]]) -> list[SelectedDepth]:
+        """Depth of views (root, pose (12,)) at the size of selected ones, in order, kept for ``selected_depths``."""
+        return self._rendered(views, keep=True)
+
+    def _rendered(self, views: Sequence[tuple[TargetedRoot, Float32]], keep: bool) -> list[SelectedDepth]:
+        names = [_view_name(root, pose) for root, pose in views]
+        with self._lock:
+            images = {name: self._depths[name] for name in names if name in self._depths}
+        missing = {name: view for name, view in zip(names, views, strict=True) if name not in images}
+        fresh = dict(zip(missing, self._render(list(missing.values())), strict=True))
+        with self._lock:
+            for name, image in fresh.items() if keep else ():
+                if _depth_bytes(image) <= self._depths.maxsize:
+                    self._depths[name] = image
+        images |= fresh
+        return [images[name] for name in names]
 
     def _render(self, views: Sequence[tuple[TargetedRoot, Float32]]) -> list[SelectedDepth]:
         """Depth of views (root, pose (12,)) at the configured size, in order."""
@@ -264,6 +286,18 @@ def drive(
             except StopIteration as stop:
                 results[index] = stop.value
     return [results[index] for index in range(len(rollouts))]
+
+
+_ViewName = tuple[str, PinholeCamera, bytes]
+"""All that decides a depth image of a campaign: the mesh's content, the camera and the pose."""
+
+
+def _view_name(root: TargetedRoot, pose_world_camera: Float32) -> _ViewName:
+    return root.mesh_version, root.actor.camera, pose_world_camera.tobytes()
+
+
+def _depth_bytes(image: SelectedDepth) -> int:
+    return image.depth_m.nbytes + image.valid_mask.nbytes
 
 
 _ERRORS = {"pm_dist_before": "before_m2", "pm_dist_after": "after_m2"}
