@@ -44,10 +44,18 @@ class StateObserver:
         self._root_clouds: LRUCache[tuple[str, str], TargetCloud] = LRUCache(kept_states)
         self._lock = threading.Lock()
 
-    def observe(self, requests: Sequence[StateRequest], steps_left: Sequence[int]) -> Observations[Arrays]:
-        """Observations of all requests, in order, as wide as the campaign's shells; steps_left: one for each."""
-        states = self._evaluator.evaluate(requests)
-        memories = self._memories_of(requests)
+    def observe(
+        self,
+        requests: Sequence[StateRequest],
+        steps_left: Sequence[int],
+        states: Sequence[EvaluatedState] | None = None,
+    ) -> Observations[Arrays]:
+        """Observations of all requests, in order, as wide as the campaign's shells; steps_left: one for each.
+
+        ``states`` are those of the requests, if the caller has them.
+        """
+        states = self._evaluator.evaluate(requests) if states is None else states
+        memories = self._memories_of(requests, states)
         began = perf_counter()
         observed = [
             _observed(request.root, state, memory, left)
@@ -57,12 +65,13 @@ class StateObserver:
         self._evaluator.times.add("observe", began)
         return observations
 
-    def _memories_of(self, requests: Sequence[StateRequest]) -> list[_Memory]:
+    def _memories_of(self, requests: Sequence[StateRequest], states: Sequence[EvaluatedState]) -> list[_Memory]:
         """What is remembered at each state; views that nobody has looked at yet are rendered together."""
         with self._lock:
             memories = {name: self._memories[name] for name in _names_on_the_way(requests) if name in self._memories}
         missing = _missing(requests, memories)
-        shown = self._views_shown([request for request in missing.values() if request.path])
+        poses = {(r.key, r.path): state.pose_world_camera for r, state in zip(requests, states, strict=True)}
+        shown = self._views_shown([request for request in missing.values() if request.path], poses)
         began = perf_counter()
         for name, request in missing.items():
             parent = memories[request.key, request.path[:-1]] if request.path else None
@@ -84,13 +93,16 @@ class StateObserver:
                 self._root_clouds[name] = cloud
         return _Memory(cloud, root.actor.reference_pose_world_camera[None])
 
-    def _views_shown(self, requests: Sequence[StateRequest]) -> dict[StateName, TakenView]:
-        """By state, the last view on the way to it: the one at which the actor stands there."""
-        poses = [state.pose_world_camera for state in self._evaluator.evaluate(requests)]
-        images = self._evaluator.depths_of([(r.root, pose) for r, pose in zip(requests, poses, strict=True)])
+    def _views_shown(
+        self, requests: Sequence[StateRequest], poses: dict[StateName, Float32]
+    ) -> dict[StateName, TakenView]:
+        """By state, the last view on the way to it: the one at which the actor stands there, by ``poses`` if known."""
+        further = [request for request in requests if (request.key, request.path) not in poses]
+        for request, state in zip(further, self._evaluator.evaluate(further), strict=True):
+            poses[request.key, request.path] = state.pose_world_camera
+        images = self._evaluator.depths_of([(r.root, poses[r.key, r.path]) for r in requests])
         return {
-            (request.key, request.path): _taken_view(pose, image)
-            for request, pose, image in zip(requests, poses, images, strict=True)
+            (r.key, r.path): _taken_view(poses[r.key, r.path], image) for r, image in zip(requests, images, strict=True)
         }
 
 
