@@ -234,7 +234,7 @@ def _needs_label(recipe: RolloutRecipeConfig) -> bool:
 def _score_sources(draws: _Draws) -> NDArray[np.int64]:
     """(recipes,): the id of what each recipe ranks by.
 
-    What a policy that a package brought calls its scores is not known here; it must be the same as at the recipe's first
+    What a policy that a package brought calls its scores is not known here; it must be as at the recipe's first
     step in the block.
     """
     names, stored = draws.block.store.strings("score_source"), draws.shells("score_source_id")
