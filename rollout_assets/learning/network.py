@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rollout_assets.config.section import ConfigSection, Fraction, SmallCount
+from rollout_assets.config.network import NetworkConfig
 from rollout_assets.learning.sight import (
     CANDIDATE_FEATURES,
     PAIR_FEATURES,
@@ -26,16 +25,6 @@ from rollout_assets.learning.sight import (
     state_features,
 )
 from rollout_assets.observations.observation import CLASS_BUCKETS, Observations
-
-
-class NetworkConfig(ConfigSection):
-    """The size of the network."""
-
-    patches: SmallCount = Field(5, description="Patches along each side of a face of the target's box.")
-    width: SmallCount = Field(64, description="Numbers that stand for a patch, a candidate or a state.")
-    heads: SmallCount = Field(4, description="Heads with which candidates look at each other.")
-    layers: SmallCount = Field(2, description="Layers in which they do.")
-    dropout: Fraction = Field(0.1, description="Share of the numbers that training leaves out at a time.")
 
 
 @dataclass(frozen=True, eq=False)
