@@ -48,8 +48,8 @@ class ObservationSource:
     """What a dataset needs to show the actor's side of a state.
 
     ``source``: the source store that the rollouts began from, or several, of which every store finds its own.
-    ``cache_dir``: where observations are kept, about 25 KB a state at 1,024 points and 60 candidates; they are made when
-    first asked for and read from there afterwards, by all workers, runs and ranks. It may be deleted when nothing
+    ``cache_dir``: where observations are kept, about 25 KB a state at 1,024 points and 60 candidates; made when
+    first asked for, and read from there afterwards, by all workers, runs and ranks. It may be deleted when nothing
     trains from it. None keeps them in the memory of each process. ``next_observations``: batches also hold those of the
     states that follow.
     """
