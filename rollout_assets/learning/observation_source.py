@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,10 +79,9 @@ class ObservationReader:
         for reader in readers:
             require_observable(reader)
         opened = [VinOfflineStore.open(path) for path in wanted.sources]
-        owners = [_owner(reader, opened) for reader in readers]
-        self._owners = tuple(str(owner.root) for owner in owners)
+        self._owners = tuple(_owner(reader, opened) for reader in readers)
         self._rows = tuple(self._kept(*pair) for pair in zip(pins, readers, strict=True))
-        self._states = {os.getpid(): self._observed(readers, owners)}
+        self._states: dict[int, list[ObservedStates]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_states": {}}
@@ -110,17 +110,15 @@ class ObservationReader:
         return _padded(rows, missing) if missing else rows
 
     def _made(self, readers: Readers, store: int, first: int, stop: int) -> Observations[Arrays]:
-        if os.getpid() not in self._states:
-            owners = [VinOfflineStore.open(path) for path in self._owners]
-            self._states = {os.getpid(): self._observed(readers, owners)}
+        process = os.getpid()
+        if process not in self._states:
+            pairs = zip(readers, map(copy, self._owners), strict=True)
+            config = self.wanted.config
+            self._states = {process: [ObservedStates(*pair, config, check=False) for pair in pairs]}
         try:
-            return self._states[os.getpid()][store].observations(range(first, stop))
+            return self._states[process][store].observations(range(first, stop))
         except StoreDamaged as error:
             raise self._pins[store].explain(error, readers[store]) from None
-
-    def _observed(self, readers: Readers, owners: Sequence[VinOfflineStore]) -> list[ObservedStates]:
-        pairs = zip(readers, owners, strict=True)
-        return [ObservedStates(reader, owner, self.wanted.config) for reader, owner in pairs]
 
     def _kept(self, pin: PinnedStore, reader: RolloutZarrStoreReader) -> ObservationRows:
         dtype = row_dtype(self.wanted.config, int(reader.attribute("q_h_max_candidates")))
@@ -132,7 +130,7 @@ class ObservationReader:
         if self.wanted.cache_dir is None:
             return None
         cache = expand_path(self.wanted.cache_dir).resolve()
-        for inside in (pin.location, *self._owners):
+        for inside in (pin.location, *(str(owner.root) for owner in self._owners)):
             if "://" not in inside and cache.is_relative_to(Path(inside).resolve()):
                 raise StoreError(f"cache_dir {cache} lies inside {inside}, where nothing may be written; give another")
         about = {

@@ -41,7 +41,7 @@ BLOCK_STEPS = 64
 """Steps whose depth images are decoded together."""
 
 _KEPT_ACTORS = 2
-_KEPT_CLOUDS = 256
+_KEPT_CLOUDS = 64
 
 _Rows = dict[str, NDArray[Any]]
 
@@ -52,12 +52,16 @@ _CloudKey = tuple[tuple[bytes, int], ...]
 class ObservedStates:
     """The states of one store as the actor knew them; ``source`` must be the store that its rollouts began from.
 
-    A store without what is needed, and a source that is not the store's, are refused when this is made.
+    A store without what is needed, and a source that is not the store's, are refused when this is made; ``check=False``
+    is for a process whose parent did so already.
     """
 
-    def __init__(self, reader: RolloutZarrStoreReader, source: VinOfflineStore, config: ObservationConfig) -> None:
-        require_observable(reader)
-        require_source_of(reader, source)
+    def __init__(
+        self, reader: RolloutZarrStoreReader, source: VinOfflineStore, config: ObservationConfig, *, check: bool = True
+    ) -> None:
+        if check:
+            require_observable(reader)
+            require_source_of(reader, source)
         self.config = config
         self._reader = reader
         self._source = source
