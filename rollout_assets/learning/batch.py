@@ -91,7 +91,7 @@ class QHBatch(_Tensors):
         return _unpacked, pack(_flattened(self))
 
 
-def to_batch(columns: dict[str, NDArray[Any]], **shown: DepthHistory | Observations[Tensor] | None) -> QHBatch:
+def to_batch(columns: dict[str, NDArray[Any]], **shown: Any) -> QHBatch:
     """Columns of the training view, and ``store_index``, copied into tensors; ``shown`` is what comes with them."""
     tensors: dict[str, Any] = {name: as_tensor(values) for name, values in columns.items()}
     return QHBatch(**tensors, **shown)

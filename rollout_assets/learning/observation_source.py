@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +101,12 @@ class ObservationReader:
         total, done = sum(rows.units for rows in self._rows), 0
         for store, rows in enumerate(self._rows):
             for unit in range(rows.units):
-                rows.require(np.array([unit]), lambda a, b, store=store: self._made(readers, store, a, b))
+                rows.require(np.array([unit]), partial(self._made, readers, store))
                 done += 1
                 progress(ProgressEvent("observations", done, total, unit="units"))
 
     def _store_batch(self, readers: Readers, store: int, steps: NDArray[np.int64]) -> Observations[Arrays]:
-        rows = self._rows[store].gather(steps, lambda first, stop: self._made(readers, store, first, stop))
+        rows = self._rows[store].gather(steps, partial(self._made, readers, store))
         missing = self._width - rows.candidate_mask.shape[1]
         return _padded(rows, missing) if missing else rows
 

@@ -136,7 +136,7 @@ class ObservedStates:
         self, actor: VinActor, source_row: int, target_row: int, target: ObservedTarget, chain: Sequence[TakenView]
     ) -> TargetCloud:
         """The cloud after a chain's views: the longest beginning that is known, extended by the rest."""
-        keys = [(view.pose_world_camera.tobytes(), crc32(view.depth_m)) for view in chain]
+        keys = [(view.pose_world_camera.tobytes(), crc32(view.depth_m.data)) for view in chain]
         cloud = self._root_cloud(actor, source_row, target_row, target)
         for taken, view in enumerate(chain, start=1):
             name = (source_row, target_row, tuple(keys[:taken]))
