@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -53,6 +54,21 @@ def store(
 ) -> None:
     """Writing, validating, reading and training from a rollout store, beside plain zarr and NumPy."""
     _run("store.benchmark_store", as_json, rows=rows)
+
+
+@app.command()
+def learning(
+    rollouts: Annotated[
+        Path | None, typer.Option("--store", help="A rollout store with selected depth; default: one is made up.")
+    ] = None,
+    source: Annotated[Path | None, typer.Option(help="The source store that it was made from.")] = None,
+    states: Annotated[int, typer.Option(help="States of a made-up store.", min=200)] = 3_000,
+    as_json: AsJson = False,
+) -> None:
+    """Training batches with observations: first epoch, later epochs and workers, beside plain NumPy."""
+    if (rollouts is None) != (source is None):
+        raise typer.BadParameter("--store and --source belong together; give both or neither")
+    _run("observations.benchmark_learning", as_json, store=rollouts, source=source, states=states)
 
 
 @app.command()
