@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rollout_assets.observations.observation import Observations
+
 
 class _Tensors:
     """A frozen dataclass of tensors that is moved as a whole; a ``DataLoader`` pins it by calling ``pin_memory``."""
@@ -31,6 +33,8 @@ class _Tensors:
                 changed[field.name] = change(value)
             elif isinstance(value, _Tensors):
                 changed[field.name] = value._mapped(change)
+            elif isinstance(value, Observations):
+                changed[field.name] = value.mapped(change)  # type: ignore[assignment]
         return replace(self, **changed)  # type: ignore[type-var]
 
 
@@ -73,6 +77,8 @@ class QHBatch(_Tensors):
     td_terminal_mask: Tensor
     td_discount: Tensor
     depth_history: DepthHistory | None = None
+    observations: Observations[Tensor] | None = None
+    next_observations: Observations[Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.state_step_row_id)

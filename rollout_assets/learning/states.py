@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from rollout_assets.errors import StoreDamaged, StoreError
 from rollout_assets.learning.batch import DepthHistory, QHBatch, as_tensor, to_batch
 from rollout_assets.learning.pinned import PinnedStore, UnverifiedStoreWarning, open_stores
+from rollout_assets.learning.state_filter import StateFilter
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import Q_H, SELECTED_DEPTH, STEPS
 
@@ -63,7 +64,12 @@ class StateSource:
     """The states of some stores, all padded to the same number of candidates."""
 
     def __init__(
-        self, stores: Sequence[Path | str] | Path | str, trainable_only: bool, history: int, verify: Verify
+        self,
+        stores: Sequence[Path | str] | Path | str,
+        trainable_only: bool,
+        history: int,
+        verify: Verify,
+        where: StateFilter | None = None,
     ) -> None:
         names = (str(stores),) if isinstance(stores, (str, Path)) else tuple(str(store) for store in stores)
         if not names:
@@ -74,6 +80,7 @@ class StateSource:
             raise StoreError(f"verify must be one of {', '.join(get_args(Verify))}, got {verify!r}")
         self.history = history
         self.trainable_only = trainable_only
+        self.where = where
         readers = open_stores(names)
         sealed = arrays_read(history) if verify == "manifest" else ()
         self.pins = tuple(PinnedStore.of(reader, sealed) for reader in readers)
@@ -126,9 +133,9 @@ class StateSource:
     def chosen(self) -> list[NDArray[np.int64]]:
         """Per store, the states that count, ascending."""
         chosen = []
-        for mask in self._whole(Q_H.path("q_train_mask")):
+        for reader, mask in zip(self.readers, self._whole(Q_H.path("q_train_mask")), strict=True):
             counted = mask.any(axis=1) if self.trainable_only else np.ones(len(mask), np.bool_)
-            chosen.append(np.flatnonzero(counted))
+            chosen.append(np.flatnonzero(counted if self.where is None else counted & self.where.mask(reader)))
         return chosen
 
     @cached_property
