@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from rollout_assets.config.hashing import canonical_hash
 from rollout_assets.config.network import NetworkConfig
@@ -76,7 +76,7 @@ class TrainingConfig(ConfigSection):
         (), description="Rollout stores to train on; of a promoted store, its split train is taken."
     )
     sources: tuple[UsablePath, ...] = unhashed(
-        (), description="The source of each store, or one for all; empty: the one that the store's campaign names."
+        (), description="Source stores that the rollouts began from; every store finds its own."
     )
     output_dir: UsablePath = unhashed(Path("policy"), description="Where the checkpoint and what belongs to it go.")
     head: Head = Field("gain", description="gain: of this view alone; q: of all views from this one on.")
@@ -100,16 +100,10 @@ class TrainingConfig(ConfigSection):
     validation: ValidationConfig = ValidationConfig()
     device: str = unhashed("cpu", pattern=r"^(cpu|cuda(:\d+)?|auto)$", description="cpu, cuda, cuda:N or auto.")
     workers: Natural = unhashed(0, description="Processes that read ahead.")
+    cache_dir: UsablePath | None = unhashed(
+        None, description="Where observations are kept for the next epoch or training; default: in the data home."
+    )
     resume_batches: Count = unhashed(200, description="Batches after which what is needed to go on is written.")
-
-    @model_validator(mode="after")
-    def _one_source_each(self) -> Self:
-        stores = len(self.stores) + len(self.validation.stores)
-        if len(self.sources) not in (0, 1, stores):
-            raise ValueError(
-                f"sources must be one for all stores, or one for each of the {stores}, got {len(self.sources)}"
-            )
-        return self
 
     @property
     def config_hash(self) -> str:
@@ -138,7 +132,7 @@ def _read(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     base = path.resolve().parent
-    _resolve(values, ("stores", "sources", "output_dir"), base)
+    _resolve(values, ("stores", "sources", "output_dir", "cache_dir"), base)
     if isinstance(values.get("validation"), dict):
         _resolve(values["validation"], ("stores",), base)
     return values

@@ -1,4 +1,4 @@
-"""What training gets: rows of the training view as tensors, and on request the depth images seen before."""
+"""What training gets: rows of the training view as tensors, and on request what the actor knew and saw before."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Tensors:
         return self._mapped(lambda tensor: tensor.pin_memory())
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> Self:
-        changed: dict[str, Tensor | _Tensors] = {}
+        changed: dict[str, Any] = {}
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, Tensor):
@@ -34,7 +34,7 @@ class _Tensors:
             elif isinstance(value, _Tensors):
                 changed[field.name] = value._mapped(change)
             elif isinstance(value, Observations):
-                changed[field.name] = value.mapped(change)  # type: ignore[assignment]
+                changed[field.name] = value.mapped(change)
         return replace(self, **changed)  # type: ignore[type-var]
 
 
@@ -55,7 +55,9 @@ class DepthHistory(_Tensors):
 class QHBatch(_Tensors):
     """b states of the training view, A candidates wide. Columns are those of ``q_h``; bitsets are int64.
 
-    ``store_index`` (b,) says which of the dataset's stores a state's row ids belong to.
+    ``store_index`` (b,) says which of the dataset's stores a state's row ids belong to. ``observations`` is what the
+    actor knew at each state, and ``next_observations`` what it knew after the selected view; where ``td_terminal_mask``
+    says that nothing follows, the latter repeats the state itself.
     """
 
     store_index: Tensor
@@ -84,10 +86,10 @@ class QHBatch(_Tensors):
         return len(self.state_step_row_id)
 
 
-def to_batch(columns: dict[str, NDArray[Any]], depth_history: DepthHistory | None = None) -> QHBatch:
-    """Columns of the training view, and ``store_index``, copied into tensors."""
-    tensors = {name: as_tensor(values) for name, values in columns.items()}
-    return QHBatch(**tensors, depth_history=depth_history)
+def to_batch(columns: dict[str, NDArray[Any]], **shown: DepthHistory | Observations[Tensor] | None) -> QHBatch:
+    """Columns of the training view, and ``store_index``, copied into tensors; ``shown`` is what comes with them."""
+    tensors: dict[str, Any] = {name: as_tensor(values) for name, values in columns.items()}
+    return QHBatch(**tensors, **shown)
 
 
 def as_tensor(values: NDArray[Any]) -> Tensor:

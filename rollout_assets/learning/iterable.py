@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from rollout_assets.errors import RolloutAssetsError, StoreError
 from rollout_assets.learning.batch import QHBatch
+from rollout_assets.learning.observation_source import ObservationSource
 from rollout_assets.learning.order import BatchPlan, Tail, Window, epoch_windows
 from rollout_assets.learning.ranks import group_size, require_agreement
 from rollout_assets.learning.state_filter import StateFilter
@@ -52,14 +53,13 @@ class QHIterableDataset(IterableDataset[QHBatch]):
     out where ``torch.distributed`` is initialised; without it compare ``versions``, or load one rank's ``state_dict``
     on all, which refuses another version.
 
-    ``history``: how many earlier depth images each state comes with. ``tail``: what happens to the last places of
-    an epoch that cannot be shared equally by all ranks. ``trainable_only``: leave out states that have no candidate
-    with a label. ``where``: only states of some scenes, or equal ones once. ``window_units``: how many stored
-    chunks are shuffled together; more mix better and need more memory. ``verify``: "manifest" refuses what is not
-    what the manifest says was written. It reads four bytes of every chunk when the dataset is made, and compares
-    them whenever a chunk is decoded. A store of another writer has no digests of its arrays: a warning says so, and
-    ``verified`` is False. "none" leaves it out, for stores behind a slow network; schema and version are checked
-    all the same.
+    ``history``: how many earlier depth images each state comes with. ``tail``: what happens to the last places of an
+    epoch that cannot be shared equally by all ranks. ``trainable_only``: leave out states that have no candidate with a
+    label. ``window_units``: how many stored chunks are shuffled together; more mix better and need more memory.
+    ``verify``: "manifest" refuses what is not what the manifest says was written. It reads four bytes of every chunk
+    when the dataset is made, and compares them whenever a chunk is decoded. A store of another writer has no digests of
+    its arrays: a warning says so, and ``verified`` is False. "none" leaves it out, for stores behind a slow network;
+    schema and version are checked all the same. ``where``: only states of some scenes, or equal ones once.
     """
 
     def __init__(
@@ -76,13 +76,14 @@ class QHIterableDataset(IterableDataset[QHBatch]):
         trainable_only: bool = True,
         window_units: int = 8,
         verify: Verify = "manifest",
+        observations: ObservationSource | None = None,
         where: StateFilter | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
             raise StoreError(f"rank must be between 0 and {world_size - 1}, got {rank}")
         if window_units < 1:
             raise StoreError(f"window_units must be >= 1, got {window_units}")
-        self.source = StateSource(stores, trainable_only, history, verify, where)
+        self.source = StateSource(stores, trainable_only, history, verify, observations, where)
         self.batch_size = batch_size
         self.seed = seed
         self.shuffle = shuffle

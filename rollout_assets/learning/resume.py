@@ -32,7 +32,6 @@ class RunIdentity:
 
     config: dict[str, Any]
     stores: list[str]
-    observed: list[str]
     scenes: list[str]
 
     def differences(self, other: RunIdentity) -> list[str]:

@@ -218,7 +218,6 @@ class _Run:
         return RunIdentity(
             config=self.config.hashable(),
             stores=self.data.versions,
-            observed=self.data.observed,
             scenes=[*self.data.train_scenes, *self.data.validation_scenes],
         )
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from rollout_assets.config.training import TrainingConfig
 from rollout_assets.errors import StoreError, TrainingError
-from rollout_assets.learning.batch import QHBatch
-from rollout_assets.learning.iterable import EpochPosition, QHIterableDataset, QHLoader
-from rollout_assets.learning.observed_states import ObservedStates
+from rollout_assets.learning.iterable import QHIterableDataset, QHLoader
+from rollout_assets.learning.observation_source import ObservationSource
+from rollout_assets.learning.pinned import open_stores
 from rollout_assets.learning.state_filter import StateFilter, divide_scenes, scenes_in
-from rollout_assets.observations.observation import Observations
 from rollout_assets.rollouts.zarr_store.open_store import split_location
 from rollout_assets.rollouts.zarr_store.schema import Q_H
-from rollout_assets.sources.vin_store import VinOfflineStore
 
 TRAINING_SPLIT = "train"
 """The split of a promoted store that is trained on."""
@@ -42,10 +38,6 @@ class TrainingData:
         return list(dict.fromkeys([*self.train.versions, *self.validation.versions]))
 
     @property
-    def observed(self) -> list[str]:
-        return []
-
-    @property
     def width(self) -> int:
         """Views of a state."""
         return self.train.source.width
@@ -60,36 +52,45 @@ class TrainingData:
         """States held out."""
         return self.validation.source.total
 
-    def training_loader(self) -> ObservedLoader:
+    def training_loader(self) -> QHLoader:
         """Batches to learn from, in an order that the seed decides."""
-        return ObservedLoader(self.train, self.config, self.config.stores, self.config.head == "q")
+        return QHLoader(self.train, num_workers=self.config.workers)
 
-    def validation_loader(self) -> ObservedLoader:
+    def validation_loader(self) -> QHLoader:
         """Every state held out, once, in the same order every time."""
         self.validation.set_epoch(0)
-        return ObservedLoader(self.validation, self.config, self.config.validation.stores or self.config.stores, False)
+        return QHLoader(self.validation, num_workers=self.config.workers)
 
 
 def open_training_data(config: TrainingConfig) -> TrainingData:
     """Open the stores of a training and divide their scenes; whatever cannot be trained on is refused."""
+    _refuse_nothing(config)
     stores = [training_store(store) for store in config.stores]
-    if not stores:
-        raise TrainingError("stores is empty: there is nothing to train on; name at least one rollout store")
-    distinct = config.distinct_states and config.head == "gain"
-    everything = QHIterableDataset(stores, config.batch_size)
-    scenes = scenes_in(everything.source.readers)
-    train_scenes, held_out = _divided(config, scenes)
+    train_scenes, held_out = _divided(config, scenes_in(open_stores(stores)))
+    only_gain = config.head == "gain"
     train = QHIterableDataset(
-        stores, config.batch_size, seed=config.seed, where=StateFilter(frozenset(train_scenes), distinct)
+        stores,
+        config.batch_size,
+        seed=config.seed,
+        observations=observation_source(config, next_observations=not only_gain),
+        where=StateFilter(frozenset(train_scenes), distinct=config.distinct_states and only_gain),
     )
-    validation_stores = [training_store(store) for store in config.validation.stores] or stores
     validation = QHIterableDataset(
-        validation_stores,
+        [training_store(store) for store in config.validation.stores] or stores,
         config.batch_size,
         shuffle=False,
-        where=StateFilter(None if config.validation.stores else frozenset(held_out), True),
+        observations=observation_source(config),
+        where=StateFilter(None if config.validation.stores else frozenset(held_out), distinct=True),
     )
+    if not validation.source.total:
+        raise TrainingError(f"no state of the {len(held_out)} scenes held out has a label; hold out others or more")
     return TrainingData(config, train, validation, train_scenes, held_out, gain_spread(train))
+
+
+def observation_source(config: TrainingConfig, next_observations: bool = False) -> ObservationSource:
+    """Where a training finds what the actor knew."""
+    kept = {} if config.cache_dir is None else {"cache_dir": config.cache_dir}
+    return ObservationSource(config.sources, config.observation, next_observations, **kept)
 
 
 def training_store(location: Path | str) -> str:
@@ -115,6 +116,13 @@ def gain_spread(dataset: QHIterableDataset) -> float:
     return spread
 
 
+def _refuse_nothing(config: TrainingConfig) -> None:
+    if not config.stores:
+        raise TrainingError("stores is empty, so there is nothing to train on; name at least one rollout store")
+    if not config.sources:
+        raise TrainingError("sources is empty; name the source store that the rollouts of the stores began from")
+
+
 def _divided(config: TrainingConfig, scenes: Sequence[str]) -> tuple[list[str], list[str]]:
     """Scenes to train on, at most ``homes``, and those held out for validation."""
     if config.validation.stores:
@@ -127,50 +135,3 @@ def _divided(config: TrainingConfig, scenes: Sequence[str]) -> tuple[list[str], 
     else:
         train, held_out = divide_scenes(scenes, config.validation.share, config.validation.seed)
     return train[: config.homes], held_out
-
-
-class ObservedLoader:
-    def __init__(self, dataset: QHIterableDataset, config: TrainingConfig, stores: Sequence[Path], following: bool):
-        self._loader = QHLoader(dataset)
-        self.following = following
-        self.width = dataset.source.width
-        sources = [VinOfflineStore.open(path) for path in config.sources]
-        sources = sources * len(stores) if len(sources) == 1 else sources
-        self.states = [
-            ObservedStates(reader, source, config.observation)
-            for reader, source in zip(dataset.source.readers, sources, strict=True)
-        ]
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[QHBatch]:
-        for batch in self._loader:
-            observations = self.observe(batch.store_index, batch.state_step_row_id)
-            following = None
-            if self.following:
-                there = batch.td_next_step_row_id >= 0
-                steps = torch.where(there, batch.td_next_step_row_id, batch.state_step_row_id)
-                following = self.observe(batch.store_index, steps)
-                following = replace(following, candidate_mask=following.candidate_mask & there[:, None])
-            yield replace(batch, observations=observations, next_observations=following)
-
-    def observe(self, store_index: Tensor, steps: Tensor) -> Observations[Tensor]:
-        parts, order = [], []
-        for store in torch.unique(store_index).tolist():
-            own = torch.nonzero(store_index == store)[:, 0]
-            parts.append(self.states[store].observations(steps[own].numpy(), self.width))
-            order.append(own.numpy())
-        back = np.argsort(np.concatenate(order))
-        return Observations(
-            **{
-                name: torch.from_numpy(np.concatenate([part.arrays()[name] for part in parts])[back])
-                for name in parts[0].arrays()
-            }
-        )
-
-    def state_dict(self) -> EpochPosition:
-        return self._loader.state_dict()
-
-    def load_state_dict(self, state: EpochPosition) -> None:
-        self._loader.load_state_dict(state)

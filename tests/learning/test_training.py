@@ -37,7 +37,7 @@ def two_scenes(observed_campaign: CampaignConfig, tmp_path_factory: pytest.TempP
 
 
 @pytest.fixture
-def config(two_scenes: list[Path], small_store: Path) -> TrainingConfig:
+def config(two_scenes: list[Path], small_store: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainingConfig:
     return TrainingConfig(
         stores=tuple(two_scenes),
         sources=(small_store,),
@@ -47,6 +47,7 @@ def config(two_scenes: list[Path], small_store: Path) -> TrainingConfig:
         observation={"points": 32, "history": 3},
         network={"width": 8},
         resume_batches=2,
+        cache_dir=tmp_path_factory.getbasetemp() / "observations",
     )
 
 
@@ -119,7 +120,7 @@ def test_a_finished_training_is_resumed_without_work(config: TrainingConfig, tmp
 
 def test_what_is_there_is_not_overwritten(config: TrainingConfig, tmp_path: Path) -> None:
     train_policy(config, tmp_path)
-    with pytest.raises(TrainingError, match="already has .*; resume to go on, or choose another folder"):
+    with pytest.raises(TrainingError, match=r"already has .*; resume to go on, or choose another folder"):
         train_policy(config, tmp_path)
 
 
@@ -179,14 +180,12 @@ def test_the_loss_must_be_finite(config: TrainingConfig, tmp_path: Path) -> None
     ("changes", "message"),
     [
         ({"stores": []}, "nothing to train on"),
-        ({"stores": ["one"], "sources": []}, "sources"),
+        ({"sources": []}, "sources is empty"),
     ],
 )
 def test_data_that_cannot_be_trained_on_is_one_line(
-    config: TrainingConfig, two_scenes: list[Path], tmp_path: Path, changes: dict[str, list[str]], message: str
+    config: TrainingConfig, tmp_path: Path, changes: dict[str, list[str]], message: str
 ) -> None:
-    if changes["stores"]:
-        changes = changes | {"stores": [str(two_scenes[0])]}
     with pytest.raises(TrainingError, match=message):
         train_policy(changed(config, **changes), tmp_path)
 
