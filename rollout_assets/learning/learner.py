@@ -53,7 +53,7 @@ class Learner:
         self.batches = batches
         self.device = torch_device(config.device)
         torch.manual_seed(_seed(config.seed, "weights"))
-        self.network = ViewNetwork(config.network, config.observation).to(self.device)
+        self.network = ViewNetwork(config.network).to(self.device)
         self.target = copy.deepcopy(self.network).eval().requires_grad_(False) if config.head == "q" else None
         self.optimizer = torch.optim.AdamW(
             _parameter_groups(self.network, config.optimizer.weight_decay), foreach=False

@@ -106,8 +106,9 @@ def _points(states: Sequence[ObservedState], config: ObservationConfig) -> dict[
     points = np.zeros((len(states), config.points, 3), np.float32)
     age = np.zeros((len(states), config.points), np.float32)
     mask = np.zeros((len(states), config.points), np.bool_)
+    positions = poses_seen_from(_target_poses(states), _current(states))[:, 9:]
     for row, state in enumerate(states):
-        points[row], age[row], mask[row] = state.cloud.sample()
+        points[row], age[row], mask[row] = state.cloud.sample(positions[row])
     return {"points": points, "point_age": age, "point_mask": mask}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rollout_assets.config import CampaignConfig
+from rollout_assets.config import CampaignConfig, toml_text
 from rollout_assets.config.training import TrainingConfig, load_training
 from rollout_assets.errors import ConfigError, TrainingError
 from rollout_assets.learning.checkpoints import load_policy, read_card
@@ -45,7 +45,7 @@ def config(two_scenes: list[Path], small_store: Path, tmp_path_factory: pytest.T
         epochs=2,
         threads=1,
         observation={"points": 32, "history": 3},
-        network={"width": 8},
+        network={"patches": 2, "width": 8, "heads": 2, "layers": 1},
         resume_batches=2,
         cache_dir=tmp_path_factory.getbasetemp() / "observations",
     )
@@ -156,9 +156,10 @@ def test_training_stops_when_time_is_up(config: TrainingConfig, tmp_path: Path) 
     assert (result.stopped_by, result.epochs) == ("max_minutes", 1)
 
 
+@pytest.mark.slow
 def test_a_gain_can_be_learned_by_heart(config: TrainingConfig, tmp_path: Path) -> None:
     """Trained and validated on the same states, most of the headroom is recovered."""
-    same = config.model_dump() | {"epochs": 60, "patience": 60, "network": {}, "batch_size": 8}
+    same = config.model_dump() | {"epochs": 60, "patience": 60, "network": {"patches": 2, "width": 16, "dropout": 0.0}}
     same["validation"] = {"stores": list(config.stores)}
     result = train_policy(TrainingConfig.model_validate(same), tmp_path)
     assert result.validation["validation_share_of_headroom"] > 0.6
@@ -219,11 +220,12 @@ train_policy(load_training(Path(sys.argv[1])), Path(sys.argv[2]), resume=True)
 """
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_gives_the_same_bytes(config: TrainingConfig, tmp_path: Path) -> None:
     """A real process, killed by SIGKILL wherever it happens to be, several times."""
     config = changed(config, epochs=12, patience=12, resume_batches=1)
     path = tmp_path / "training.toml"
-    path.write_text(_toml(config))
+    path.write_text(toml_text(config))
     whole = train_policy(load_training(path), tmp_path / "whole")
     folder = tmp_path / "parts"
     kills = 0
@@ -247,9 +249,3 @@ def _wait_for_news(path: Path, before: int, process: subprocess.Popen[bytes]) ->
         if path.exists() and path.stat().st_mtime_ns > before:
             return
         time.sleep(0.01)
-
-
-def _toml(config: TrainingConfig) -> str:
-    from rollout_assets.config import toml_text
-
-    return toml_text(config)
