@@ -1,7 +1,9 @@
 """Campaign configuration: one frozen pydantic tree, read from TOML, hashed canonically."""
 
 from rollout_assets.config.campaign import CampaignConfig
+from rollout_assets.config.checkpoints import checkpoint_sha256, pin_checkpoints
 from rollout_assets.config.hashing import canonical_hash, canonical_json
+from rollout_assets.config.policy_names import BUILT_IN_POLICIES, SelectionPolicy
 from rollout_assets.config.reading import (
     DEMO_CAMPAIGN,
     CampaignText,
@@ -11,6 +13,7 @@ from rollout_assets.config.reading import (
     read_campaign_text,
     shipped_campaigns,
 )
+from rollout_assets.config.recipes import DEFAULT_RECIPES, Branching, RolloutRecipeConfig, StochasticBranching
 from rollout_assets.config.section import (
     ConfigSection,
     Count,
@@ -32,9 +35,7 @@ from rollout_assets.config.section import (
 )
 from rollout_assets.config.sections import (
     DEFAULT_MIXTURE,
-    DEFAULT_RECIPES,
     AutomationConfig,
-    Branching,
     CandidateConfig,
     CandidateRules,
     MixtureComponent,
@@ -42,14 +43,11 @@ from rollout_assets.config.sections import (
     Orientation,
     PositionMode,
     QualityConfig,
-    RolloutRecipeConfig,
     RolloutSuspiciousQueryConfig,
     SelectedDepthRetentionConfig,
-    SelectionPolicy,
     ShardConfig,
     SourceConfig,
     Split,
-    StochasticBranching,
     StoreConfig,
     SuspiciousKind,
     TargetConfig,
@@ -59,6 +57,7 @@ from rollout_assets.config.starting_file import commented_toml
 from rollout_assets.config.toml_text import toml_text
 
 __all__ = [
+    "BUILT_IN_POLICIES",
     "DEFAULT_MIXTURE",
     "DEFAULT_RECIPES",
     "DEMO_CAMPAIGN",
@@ -105,11 +104,13 @@ __all__ = [
     "Whole",
     "canonical_hash",
     "canonical_json",
+    "checkpoint_sha256",
     "commented_toml",
     "data_home",
     "hashed_when_set",
     "load_campaign",
     "merge_tables",
+    "pin_checkpoints",
     "read_campaign_text",
     "shipped_campaigns",
     "toml_text",
