@@ -56,6 +56,7 @@ MODULES = {"ui": "dagster", "ci": "dagster"}
 EXTRAS = {
     "serve": ("httpx", "starlette", "trimesh", "uvicorn", "warp"),
     "platform": ("dagster", "dagster_graphql", "dagster_webserver", "httpx", "trimesh", "warp"),
+    "dev": ("sklearn",),
     "reports": ("matplotlib", "plotly", "trimesh", "warp"),
 }
 """Extra -> optional packages that it installs."""

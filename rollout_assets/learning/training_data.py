@@ -38,6 +38,11 @@ class TrainingData:
         return list(dict.fromkeys([*self.train.versions, *self.validation.versions]))
 
     @property
+    def judged_scenes(self) -> list[str]:
+        """Scenes of the states that are validated on, held out or of stores given for it."""
+        return self.validation_scenes or scenes_in(self.validation.source.readers)
+
+    @property
     def width(self) -> int:
         """Views of a state."""
         return self.train.source.width
