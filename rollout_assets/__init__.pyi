@@ -14,6 +14,7 @@ from rollout_assets.campaigns.status import (
     summarize_rollout_shard_campaign as summarize_rollout_shard_campaign,
 )
 from rollout_assets.config import CampaignConfig as CampaignConfig, load_campaign as load_campaign
+from rollout_assets.config.observation import ObservationConfig as ObservationConfig
 from rollout_assets.errors import (
     CampaignError as CampaignError,
     CollectionError as CollectionError,
@@ -24,11 +25,13 @@ from rollout_assets.errors import (
 )
 from rollout_assets.learning import (
     DepthHistory as DepthHistory,
+    ObservationSource as ObservationSource,
     QHBatch as QHBatch,
     QHDataset as QHDataset,
     QHIterableDataset as QHIterableDataset,
     QHLoader as QHLoader,
 )
+from rollout_assets.observations.observation import Observations as Observations
 from rollout_assets.rollouts.manager import (
     RolloutCompletion as RolloutCompletion,
     RolloutGroupRecord as RolloutGroupRecord,

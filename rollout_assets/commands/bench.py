@@ -57,6 +57,21 @@ def store(
 
 
 @app.command()
+def learning(
+    rollouts: Annotated[
+        Path | None, typer.Option("--store", help="A rollout store with selected depth; default: one is made up.")
+    ] = None,
+    source: Annotated[Path | None, typer.Option(help="The source store that it was made from.")] = None,
+    states: Annotated[int, typer.Option(help="States of a made-up store.", min=200)] = 3_000,
+    as_json: AsJson = False,
+) -> None:
+    """Training batches with observations: first epoch, later epochs and workers, beside plain NumPy."""
+    if (rollouts is None) != (source is None):
+        raise typer.BadParameter("--store and --source belong together; give both or neither")
+    _run("observations.benchmark_learning", as_json, store=rollouts, source=source, states=states)
+
+
+@app.command()
 def promotion(
     shards: Annotated[int, typer.Option(help="Shards to promote before one more is added.", min=4)] = 50,
     as_json: AsJson = False,

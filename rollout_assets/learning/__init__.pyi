@@ -7,3 +7,5 @@ from rollout_assets.learning.iterable import (
     QHIterableDataset as QHIterableDataset,
     QHLoader as QHLoader,
 )
+from rollout_assets.learning.observation_source import ObservationSource as ObservationSource
+from rollout_assets.learning.observed_states import ObservedStates as ObservedStates

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rollout_assets.learning.packing import Place, pack, unpack
 from rollout_assets.observations.observation import Observations
 
 
@@ -85,11 +86,47 @@ class QHBatch(_Tensors):
     def __len__(self) -> int:
         return len(self.state_step_row_id)
 
+    def __reduce__(self) -> tuple[Callable[..., QHBatch], tuple[Any, ...]]:
+        """A batch goes from a worker to its loader as one tensor."""
+        return _unpacked, pack(_flattened(self))
 
-def to_batch(columns: dict[str, NDArray[Any]], **shown: DepthHistory | Observations[Tensor] | None) -> QHBatch:
+
+def to_batch(columns: dict[str, NDArray[Any]], **shown: Any) -> QHBatch:
     """Columns of the training view, and ``store_index``, copied into tensors; ``shown`` is what comes with them."""
     tensors: dict[str, Any] = {name: as_tensor(values) for name, values in columns.items()}
     return QHBatch(**tensors, **shown)
+
+
+_PARTS: Mapping[str, Callable[..., Any]] = {
+    "depth_history": DepthHistory,
+    "observations": Observations,
+    "next_observations": Observations,
+}
+"""Fields of a batch that hold several tensors, and their type."""
+
+
+def _flattened(batch: QHBatch) -> dict[str, Tensor]:
+    """Every tensor of a batch; those of its parts as ``part.name``."""
+    tensors: dict[str, Tensor] = {}
+    for field in fields(batch):
+        value = getattr(batch, field.name)
+        if isinstance(value, Tensor):
+            tensors[field.name] = value
+        elif value is not None:
+            tensors |= {f"{field.name}.{part.name}": getattr(value, part.name) for part in fields(value)}
+    return tensors
+
+
+def _unpacked(buffer: Tensor, places: tuple[Place, ...]) -> QHBatch:
+    own: dict[str, Any] = {}
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in unpack(buffer, places).items():
+        part, _, within = name.partition(".")
+        if within:
+            parts.setdefault(part, {})[within] = tensor
+        else:
+            own[name] = tensor
+    return QHBatch(**own, **{name: _PARTS[name](**tensors) for name, tensors in parts.items()})
 
 
 def as_tensor(values: NDArray[Any]) -> Tensor:

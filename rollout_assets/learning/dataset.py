@@ -16,6 +16,7 @@ from rollout_assets.learning.batch import QHBatch
 from rollout_assets.learning.observation_source import ObservationSource
 from rollout_assets.learning.ranks import require_agreement
 from rollout_assets.learning.states import Columns, StateSource, UnitDepth, UnitKey, Verify, batch_of
+from rollout_assets.progress import SILENT, ProgressSink
 
 
 class QHDataset(Dataset[QHBatch]):
@@ -25,7 +26,7 @@ class QHDataset(Dataset[QHBatch]):
     ``cached_units`` units that were used last stay decoded in memory.
 
     The stores' versions are those of the moment when the dataset was made, in every worker; one that is gone is a
-    ``StoreError`` when it is read. ``verify``: as in ``QHIterableDataset``.
+    ``StoreError`` when it is read. ``verify`` and ``observations``: as in ``QHIterableDataset``.
     """
 
     def __init__(
@@ -59,6 +60,10 @@ class QHDataset(Dataset[QHBatch]):
     def versions(self) -> tuple[str, ...]:
         """The digest of each store's manifest: what a version is, wherever it lies."""
         return tuple(self.source.fingerprint())
+
+    def prepare_observations(self, progress: ProgressSink = SILENT) -> None:
+        """Make all observations now instead of when they are first asked for; several processes share the work."""
+        self.source.prepare_observations(progress)
 
     def check_ranks(self, group: Any = None) -> None:
         """Refuse to go on if the ranks of a process group opened other versions; every rank must call this."""

@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,8 @@ class ObservationSource:
     """What a dataset needs to show the actor's side of a state.
 
     ``source``: the source store that the rollouts began from, or several, of which every store finds its own.
-    ``cache_dir``: where observations are kept, about 25 KB a state at 1,024 points and 60 candidates; they are made when
-    first asked for and read from there afterwards, by all workers, runs and ranks. It may be deleted when nothing
+    ``cache_dir``: where observations are kept, about 25 KB a state at 1,024 points and 60 candidates; made when
+    first asked for, and read from there afterwards, by all workers, runs and ranks. It may be deleted when nothing
     trains from it. None keeps them in the memory of each process. ``next_observations``: batches also hold those of the
     states that follow.
     """
@@ -78,10 +80,9 @@ class ObservationReader:
         for reader in readers:
             require_observable(reader)
         opened = [VinOfflineStore.open(path) for path in wanted.sources]
-        owners = [_owner(reader, opened) for reader in readers]
-        self._owners = tuple(str(owner.root) for owner in owners)
+        self._owners = tuple(_owner(reader, opened) for reader in readers)
         self._rows = tuple(self._kept(*pair) for pair in zip(pins, readers, strict=True))
-        self._states = {os.getpid(): self._observed(readers, owners)}
+        self._states: dict[int, list[ObservedStates]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_states": {}}
@@ -100,27 +101,25 @@ class ObservationReader:
         total, done = sum(rows.units for rows in self._rows), 0
         for store, rows in enumerate(self._rows):
             for unit in range(rows.units):
-                rows.require(np.array([unit]), lambda a, b, store=store: self._made(readers, store, a, b))
+                rows.require(np.array([unit]), partial(self._made, readers, store))
                 done += 1
                 progress(ProgressEvent("observations", done, total, unit="units"))
 
     def _store_batch(self, readers: Readers, store: int, steps: NDArray[np.int64]) -> Observations[Arrays]:
-        rows = self._rows[store].gather(steps, lambda first, stop: self._made(readers, store, first, stop))
+        rows = self._rows[store].gather(steps, partial(self._made, readers, store))
         missing = self._width - rows.candidate_mask.shape[1]
         return _padded(rows, missing) if missing else rows
 
     def _made(self, readers: Readers, store: int, first: int, stop: int) -> Observations[Arrays]:
-        if os.getpid() not in self._states:
-            owners = [VinOfflineStore.open(path) for path in self._owners]
-            self._states = {os.getpid(): self._observed(readers, owners)}
+        process = os.getpid()
+        if process not in self._states:
+            pairs = zip(readers, map(copy, self._owners), strict=True)
+            config = self.wanted.config
+            self._states = {process: [ObservedStates(*pair, config, check=False) for pair in pairs]}
         try:
-            return self._states[os.getpid()][store].observations(range(first, stop))
+            return self._states[process][store].observations(range(first, stop))
         except StoreDamaged as error:
             raise self._pins[store].explain(error, readers[store]) from None
-
-    def _observed(self, readers: Readers, owners: Sequence[VinOfflineStore]) -> list[ObservedStates]:
-        pairs = zip(readers, owners, strict=True)
-        return [ObservedStates(reader, owner, self.wanted.config) for reader, owner in pairs]
 
     def _kept(self, pin: PinnedStore, reader: RolloutZarrStoreReader) -> ObservationRows:
         dtype = row_dtype(self.wanted.config, int(reader.attribute("q_h_max_candidates")))
@@ -132,7 +131,7 @@ class ObservationReader:
         if self.wanted.cache_dir is None:
             return None
         cache = expand_path(self.wanted.cache_dir).resolve()
-        for inside in (pin.location, *self._owners):
+        for inside in (pin.location, *(str(owner.root) for owner in self._owners)):
             if "://" not in inside and cache.is_relative_to(Path(inside).resolve()):
                 raise StoreError(f"cache_dir {cache} lies inside {inside}, where nothing may be written; give another")
         about = {

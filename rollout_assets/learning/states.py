@@ -26,6 +26,7 @@ from rollout_assets.learning.observation_source import ObservationReader, Observ
 from rollout_assets.learning.pinned import PinnedStore, UnverifiedStoreWarning, open_stores
 from rollout_assets.learning.state_filter import StateFilter
 from rollout_assets.observations.observation import Observations
+from rollout_assets.progress import ProgressSink
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.schema import ABSENT, Q_H, SELECTED_DEPTH, STEPS
 
@@ -120,6 +121,12 @@ class StateSource:
     def verified(self) -> bool:
         """Whether everything that is read is held against what the stores' manifests say was written."""
         return all(pin.verified for pin in self.pins)
+
+    def prepare_observations(self, progress: ProgressSink) -> None:
+        """Make all observations that are not made yet."""
+        if self.observations is None:
+            raise StoreError("there is nothing to prepare: the dataset was made without observations")
+        self.observations.prepare(self.readers, progress)
 
     def confirm(self) -> None:
         """Refuse to go on if one of the pinned versions is gone or has changed."""
