@@ -42,6 +42,8 @@ VERBS = {
     "collect": "Run many rollouts and keep each as a JSON line: in this process, from servers, or from servers "
     "started for it.",
     "aggregate": "Metrics per agent and task over all result files, into OUT_aggregate_metrics.json; needs no server.",
+    "train": "Train a policy on promoted stores: a checkpoint, metrics for each epoch, and curves as a page.",
+    "policy": "Look at and check checkpoints of policies.",
     "demo": "Go all the way through Dagster: synthetic homes, shards with their checks, one promoted store per split.",
     "ui": "Start the Dagster UI and its daemon on this machine only, and open http://127.0.0.1:3000 yourself.",
     "ci": "Plan, build, check and promote a campaign through Dagster; exit code 2 if an error-level check fails.",
@@ -54,6 +56,7 @@ MODULES = {"ui": "dagster", "ci": "dagster"}
 EXTRAS = {
     "serve": ("httpx", "starlette", "trimesh", "uvicorn", "warp"),
     "platform": ("dagster", "dagster_graphql", "dagster_webserver", "httpx", "trimesh", "warp"),
+    "dev": ("sklearn",),
     "reports": ("matplotlib", "plotly", "trimesh", "warp"),
 }
 """Extra -> optional packages that it installs."""

@@ -128,6 +128,34 @@ def collection(
     _run("collection.benchmark_collection", as_json, campaign=campaign, rows=rows)
 
 
+@app.command()
+def policies(
+    store: Annotated[Path, typer.Option(help="The store that the trees are trained on.", metavar="STORE")],
+    source: Annotated[list[Path], typer.Option(help="The source of the stores; may be given again.", metavar="SOURCE")],
+    held_out: Annotated[
+        Path | None,
+        typer.Option(help="The store to judge on; default: some scenes of STORE are held out.", metavar="STORE"),
+    ] = None,
+    policy: Annotated[
+        list[Path] | None, typer.Option(help="A checkpoint to judge too; may be given again.", metavar="FILE")
+    ] = None,
+    homes: Annotated[int | None, typer.Option(help="Train the trees on so many scenes only.", min=1)] = None,
+    cache_dir: Annotated[
+        Path | None, typer.Option(help="Where observations are kept; default: in the data home.", metavar="DIR")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Policies on the same stored states: at random, simple ones, boosted trees on 22 features, and checkpoints."""
+    places = {
+        "store": store,
+        "sources": source,
+        "held_out": held_out,
+        "checkpoints": policy or (),
+        "cache_dir": cache_dir,
+    }
+    _run("policies.benchmark_policies", as_json, **places, homes=homes)
+
+
 def _run(benchmark: str, as_json: bool, **options: Any) -> None:
     """Run a benchmark, given as module and function, and print what it measured.
 

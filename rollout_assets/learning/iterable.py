@@ -20,6 +20,7 @@ from rollout_assets.learning.batch import QHBatch
 from rollout_assets.learning.observation_source import ObservationSource
 from rollout_assets.learning.order import BatchPlan, Tail, Window, epoch_windows
 from rollout_assets.learning.ranks import group_size, require_agreement
+from rollout_assets.learning.state_filter import StateFilter
 from rollout_assets.learning.states import Columns, StateSource, Unit, UnitDepth, UnitKey, Verify, batch_of
 from rollout_assets.progress import SILENT, ProgressSink
 
@@ -60,6 +61,7 @@ class QHIterableDataset(IterableDataset[QHBatch]):
     when the dataset is made, and compares them whenever a chunk is decoded. A store of another writer has no digests of
     its arrays: a warning says so, and ``verified`` is False. "none" leaves it out, for stores behind a slow network;
     schema and version are checked all the same. ``observations``: what the actor knew at each state comes with it.
+    ``where``: only states of some scenes, or equal ones once.
     """
 
     def __init__(
@@ -77,12 +79,13 @@ class QHIterableDataset(IterableDataset[QHBatch]):
         window_units: int = 8,
         verify: Verify = "manifest",
         observations: ObservationSource | None = None,
+        where: StateFilter | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
             raise StoreError(f"rank must be between 0 and {world_size - 1}, got {rank}")
         if window_units < 1:
             raise StoreError(f"window_units must be >= 1, got {window_units}")
-        self.source = StateSource(stores, trainable_only, history, verify, observations)
+        self.source = StateSource(stores, trainable_only, history, verify, observations, where)
         self.batch_size = batch_size
         self.seed = seed
         self.shuffle = shuffle

@@ -24,6 +24,7 @@ from rollout_assets.learning.batch import DepthHistory, QHBatch, as_tensor, to_b
 from rollout_assets.learning.observable import COLUMNS_READ
 from rollout_assets.learning.observation_source import ObservationReader, ObservationSource
 from rollout_assets.learning.pinned import PinnedStore, UnverifiedStoreWarning, open_stores
+from rollout_assets.learning.state_filter import StateFilter
 from rollout_assets.observations.observation import Observations
 from rollout_assets.progress import ProgressSink
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -74,6 +75,7 @@ class StateSource:
         history: int,
         verify: Verify,
         observations: ObservationSource | None = None,
+        where: StateFilter | None = None,
     ) -> None:
         names = (str(stores),) if isinstance(stores, (str, Path)) else tuple(str(store) for store in stores)
         if not names:
@@ -84,6 +86,7 @@ class StateSource:
             raise StoreError(f"verify must be one of {', '.join(get_args(Verify))}, got {verify!r}")
         self.history = history
         self.trainable_only = trainable_only
+        self.where = where
         readers = open_stores(names)
         sealed = arrays_read(history, observations is not None) if verify == "manifest" else ()
         self.pins = tuple(PinnedStore.of(reader, sealed) for reader in readers)
@@ -145,9 +148,9 @@ class StateSource:
     def chosen(self) -> list[NDArray[np.int64]]:
         """Per store, the states that count, ascending."""
         chosen = []
-        for mask in self._whole(Q_H.path("q_train_mask")):
+        for reader, mask in zip(self.readers, self._whole(Q_H.path("q_train_mask")), strict=True):
             counted = mask.any(axis=1) if self.trainable_only else np.ones(len(mask), np.bool_)
-            chosen.append(np.flatnonzero(counted))
+            chosen.append(np.flatnonzero(counted if self.where is None else counted & self.where.mask(reader)))
         return chosen
 
     @cached_property
