@@ -85,7 +85,9 @@ class EvaluationConfig(ConfigSection):
     limit: Count | None = Field(None, description="Only the first scenes of the split.")
     workers: Annotated[Count, Field(le=256)] = Field(1, description="Processes that build shards side by side.")
     rows_per_shard: Count = Field(4, description="Source rows that are built and retried together.")
-    failures: Annotated[Natural, Field(le=1_000)] = Field(8, description="Worst roots listed per policy, with 3-D pages.")
+    failures: Annotated[Natural, Field(le=1_000)] = Field(
+        8, description="Worst roots listed per policy, with 3-D pages."
+    )
     max_pages: Annotated[Natural, Field(le=10_000)] = Field(32, description="3-D pages in all, a megabyte or two each.")
     allow_seen_scenes: bool = Field(False, description="Go on with a policy that was trained on an evaluated scene.")
     bootstrap: BootstrapConfig = BootstrapConfig()

@@ -1,4 +1,4 @@
-"""Where policies fail: the roots at which they lose most to ``oracle_greedy``, and those at which chance does better."""
+"""Where policies fail: the roots at which they lose most to ``oracle_greedy``, and where chance does better."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ def _rows_of(paired: PairedOutcomes, policy: str, name: str) -> pl.DataFrame:
     return first.select(*ROOT, pl.col("rollout_row_id").alias(name))
 
 
-def with_pages(
-    failures: pl.DataFrame, pictures: Mapping[int, StoredPictures], folder: Path, most: int
-) -> pl.DataFrame:
+def with_pages(failures: pl.DataFrame, pictures: Mapping[int, StoredPictures], folder: Path, most: int) -> pl.DataFrame:
     """The failures with the addresses of 3-D pages of the policy's chain and of ``oracle_greedy``'s, from ``folder``.
 
     ``pictures`` has an entry per seed. Pages are written for the worst of every policy before the second worst of any,

@@ -1,10 +1,10 @@
 """What an evaluation found: its tables, where they come from, and what they say about each policy.
 
-    <output_dir>/evaluation.json         every table but the outcomes, with hashes; written last
-                 outcomes.parquet        one row per policy, draw, seed and root
-                 evaluation.html         the page
-                 evaluation_rollouts/    3-D pages of failures
-                 campaigns/seed-12-…/    a campaign per seed: plan, shards, promoted store
+<output_dir>/evaluation.json         every table but the outcomes, with hashes; written last
+             outcomes.parquet        one row per policy, draw, seed and root
+             evaluation.html         the page
+             evaluation_rollouts/    3-D pages of failures
+             campaigns/seed-12-…/    a campaign per seed: plan, shards, promoted store
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SeedFacts(ConfigSection):
 
 
 class EvaluationFacts(ConfigSection):
-    """Where an evaluation's figures come from: two with the same roots hash can be compared root by root."""
+    """Where an evaluation's figures come from."""
 
     evaluation_version: Literal["policy-evaluation-v1"] = EVALUATION_VERSION
     package_version: str
@@ -70,7 +70,6 @@ class EvaluationFacts(ConfigSection):
     split: str
     horizon: int
     scenes: tuple[str, ...]
-    roots_hash: str
     candidate_config_hash: str
     oracle_config_hash: str
     target_config_hash: str
@@ -108,22 +107,23 @@ class PolicyVerdict:
     @property
     def sentence(self) -> str:
         """The verdict in one sentence."""
-        against = f"beats {RANDOM}" if self.beats_random else f"is not shown to beat {RANDOM}"
-        against = f"loses to {RANDOM}" if RANDOM in self.loses_to else against
+        against = "beats" if self.beats_random else "is not shown to beat"
+        against = "loses to" if RANDOM in self.loses_to else against
         others = [name for name in self.beats if name != RANDOM]
-        beaten = f", and beats {', '.join(others)} too" if self.beats_random and others else ""
-        return f"{self.policy} {against} {self._difference}{self._headroom}{beaten}, on {self._ground}."
+        beaten = f", and beats {', '.join(others)}" if others else ""
+        return f"{self.policy} {against} {RANDOM} {self._difference}{self._headroom}{beaten}; on {self._ground}."
 
     @property
     def _difference(self) -> str:
         value = self.over_random
-        return f"({_signed(value.value)}{_interval(value, _signed)} root gain)"
+        return f"by {_signed(value.value)} root gain ({_interval(value, _signed)})"
 
     @property
     def _headroom(self) -> str:
         if self.headroom.value is None:
             return f", where {GREEDY} does not gain more than {RANDOM} either"
-        return f" and takes {_percent(self.headroom.value)}{_interval(self.headroom, _percent)} of the way to {GREEDY}"
+        share = f"{_percent(self.headroom.value)} ({_interval(self.headroom, _percent)})"
+        return f", recovers {share} of the headroom to {GREEDY}"
 
     @property
     def _ground(self) -> str:
@@ -136,7 +136,7 @@ class PolicyEvaluation:
     """Policies compared on the same roots. All gains are root gains: shares of the target's error at its root.
 
     ``outcomes`` has a row per policy, draw and root, ``policies`` per policy, ``views`` per policy and view taken,
-    ``comparisons`` per pair of policies, ``groups`` per class, scene and third of difficulty, ``failures`` per bad case.
+    ``comparisons`` per pair of policies, ``groups`` per class, scene and difficulty, ``failures`` per bad case.
     A figure ``x`` has the interval ``x_low`` to ``x_high``.
     """
 
@@ -210,11 +210,15 @@ def read_evaluation(folder: Path) -> PolicyEvaluation:
         missing = Path(error.filename or path).name
         raise EvaluationError(f"{folder}: no finished evaluation, {missing} is missing; run the evaluation") from None
     except ValidationError as error:
-        raise EvaluationError(f"{path}: of another version or damaged: {problems_text(error, EvaluationFacts)}") from None
+        raise EvaluationError(
+            f"{path}: of another version or damaged: {problems_text(error, EvaluationFacts)}"
+        ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise EvaluationError(f"{path}: is not an evaluation: {error}; run the evaluation again") from None
     if not matches:
-        raise EvaluationError(f"{folder / OUTCOMES_FILE}: is not the one that {RESULT_FILE} was made from; run it again")
+        raise EvaluationError(
+            f"{folder / OUTCOMES_FILE}: is not the one that {RESULT_FILE} was made from; run it again"
+        )
     return PolicyEvaluation(folder, facts, pl.read_parquet(folder / OUTCOMES_FILE), **tables)
 
 
@@ -233,13 +237,15 @@ def _verdict_json(verdict: PolicyVerdict) -> dict[str, Any]:
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()}
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
+    }
 
 
 def _interval(value: Estimate, text: Any) -> str:
     if value.low is None or value.high is None:
-        return ", without an interval"
-    return f", {text(value.low)} to {text(value.high)}"
+        return "no interval"
+    return f"{text(value.low)} to {text(value.high)}"
 
 
 def _signed(value: float | None) -> str:

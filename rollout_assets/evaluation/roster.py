@@ -27,7 +27,7 @@ Role = Literal["policy", "reference"]
 
 @dataclass(frozen=True)
 class Contestant:
-    """A policy under its name, with the recipes that run it: one, or one per draw. ``checkpoint_sha256`` if it has one."""
+    """A policy under its name, with the recipes that run it: one, or one per draw."""
 
     name: str
     role: Role
@@ -48,7 +48,10 @@ def roster(config: EvaluationConfig) -> tuple[Contestant, ...]:
     """
     named = [policy for policy in config.policies if not _is_reference(policy)]
     names = _names(named)
-    return (*_references(config), *(_contestant(policy, name, config) for policy, name in zip(named, names, strict=True)))
+    return (
+        *_references(config),
+        *(_contestant(policy, name, config) for policy, name in zip(named, names, strict=True)),
+    )
 
 
 def _references(config: EvaluationConfig) -> tuple[Contestant, ...]:
@@ -86,7 +89,9 @@ def _recipe(config: EvaluationConfig, **values: Any) -> RolloutRecipeConfig:
 
 def _names(policies: Sequence[EvaluatedPolicy]) -> list[str]:
     """A name for each policy; checkpoints of one name are told apart by their folders."""
-    names = [policy.name or _slug(policy.checkpoint.stem if policy.checkpoint else policy.policy) for policy in policies]
+    names = [
+        policy.name or _slug(policy.checkpoint.stem if policy.checkpoint else policy.policy) for policy in policies
+    ]
     twice = {name for name, count in Counter(names).items() if count > 1}
     names = [_longer(policy, name) if name in twice else name for policy, name in zip(policies, names, strict=True)]
     clashing = sorted({name for name in names if names.count(name) > 1 or name in REFERENCES or _is_draw(name)})

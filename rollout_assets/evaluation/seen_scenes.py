@@ -29,7 +29,9 @@ def scene_overlap(contestant: Contestant, scenes: Sequence[str], *, allow: bool 
     trained = {*card.scenes, *card.validation_scenes}
     seen = tuple(scene for scene in scenes if scene in trained)
     if seen and not allow:
-        shown = ", ".join(seen[:SHOWN_SCENES]) + (f" and {len(seen) - SHOWN_SCENES} more" if seen[SHOWN_SCENES:] else "")
+        shown = ", ".join(seen[:SHOWN_SCENES]) + (
+            f" and {len(seen) - SHOWN_SCENES} more" if seen[SHOWN_SCENES:] else ""
+        )
         raise PolicyRefused(
             f"policy {contestant.name} was trained on {len(seen)} of the {counted(len(scenes), 'scene')} to evaluate "
             f"it on: {shown}; choose another split or campaign, or go on all the same with --allow-seen-scenes"

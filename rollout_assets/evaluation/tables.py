@@ -150,7 +150,7 @@ def _groups(roots: pl.DataFrame) -> Iterator[tuple[str, str, pl.Series]]:
 
 
 def _thirds(values: pl.Series) -> Iterator[tuple[str, pl.Series]]:
-    """Roots with a low, a middle and a high value, cut at the thirds of all roots that have one; empty ones left out."""
+    """Roots with a low, a middle and a high value, cut at the thirds of all roots that have one."""
     present = values.drop_nulls().cast(pl.Float64).to_numpy()
     if not len(present):
         return
