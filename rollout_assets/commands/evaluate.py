@@ -21,7 +21,7 @@ from rollout_assets.commands.terminal import (
     yellow,
 )
 from rollout_assets.config import Split, merge_tables
-from rollout_assets.errors import ConfigError
+from rollout_assets.errors import ConfigError, counted
 from rollout_assets.evaluation.config import EvaluationConfig, read_evaluation_file
 from rollout_assets.evaluation.page import spread
 from rollout_assets.evaluation.result import PolicyEvaluation, PolicyVerdict
@@ -138,7 +138,9 @@ def show_evaluation(evaluation: PolicyEvaluation) -> None:
     refused = sum(sum(seed.refused_targets.values()) for seed in facts.seeds)
     skipped = sum(len(seed.skipped_rows) for seed in facts.seeds)
     if refused or skipped:
-        say(f"{refused:,} targets without a label and {skipped:,} source rows without a rollout are left out")
+        say(
+            f"left out: {counted(refused, 'target')} without a label, {counted(skipped, 'source row')} without a rollout"
+        )
     say(green(evaluation.page))
 
 

@@ -18,8 +18,8 @@ from rollout_assets.randomness import rng_for
 
 Floats = NDArray[np.float64]
 
-LEAST_SCENES = 2
-"""Scenes below which nothing can be said about scenes that were not seen."""
+LEAST_SCENES = 5
+"""Scenes below which there are no intervals: draws of fewer are too few different ones to stand for other scenes."""
 
 NO_HEADROOM = 1e-12
 """A difference between two references that is not larger is none: no share of it can be taken."""

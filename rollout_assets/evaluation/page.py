@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from rollout_assets.errors import counted
+from rollout_assets.evaluation.bootstrap import LEAST_SCENES
 from rollout_assets.evaluation.failures import BEHIND_GREEDY, BELOW_RANDOM
 from rollout_assets.evaluation.result import OUTCOMES_FILE, RESULT_FILE, PolicyEvaluation, PolicyVerdict
 from rollout_assets.evaluation.roster import GREEDY, LOOKAHEAD, RANDOM
@@ -82,10 +83,14 @@ def _notes(report: _Report) -> Iterator[str]:
         f"Gain is root gain: the share of the target's error at the root that the views take away. All policies start "
         f"from the same roots with the same views on offer and are compared root by root. Intervals hold "
         f"{report.confidence} of {facts.bootstrap.samples:,} draws of whole scenes with replacement, "
-        f"the same draws for every policy; better and worse mean that the whole interval of the difference is on one side of zero."
+        f"the same draws for every policy; better and worse mean that the whole interval of the difference is on one "
+        f"side of zero."
     )
-    if len(facts.scenes) < FEW_SCENES:
-        yield f"With {counted(len(facts.scenes), 'scene')} such intervals are too narrow; take at least {FEW_SCENES}."
+    scenes = int(report.evaluation.policies["scenes"][0])
+    if scenes < LEAST_SCENES:
+        yield f"With {counted(scenes, 'scene')} there are no intervals; take at least {FEW_SCENES} scenes."
+    elif scenes < FEW_SCENES:
+        yield f"With {counted(scenes, 'scene')} such intervals are too narrow; take at least {FEW_SCENES} scenes."
 
 
 def _policies(report: _Report) -> None:
