@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
 from time import perf_counter
-from typing import TypeVar
 
 import numpy as np
 from cachetools import LRUCache
@@ -16,7 +15,8 @@ from cachetools import LRUCache
 from rollout_assets.candidates.mixture import CandidateRequest, generate_candidates
 from rollout_assets.candidates.rules import with_no_hit
 from rollout_assets.candidates.shell import CandidateShell
-from rollout_assets.config import CampaignConfig
+from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
+from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import Float32
 from rollout_assets.oracle.raycast import render_depth
 from rollout_assets.oracle.scorer import CandidateLabels, OracleScorer, OracleState, ScoreRequest
@@ -28,6 +28,9 @@ from rollout_assets.rollouts.trace import NOT_SELECTED, SelectedDepth, StepLabel
 KEPT_STATES = 512
 """Evaluated states kept for recipes and rollouts that reach them again; a forgotten one is evaluated anew."""
 
+KEPT_DEPTH_BYTES = 256 << 20
+"""Depth images of views taken that are kept for whoever asks for them again; a forgotten one is rendered anew."""
+
 DEPTH_VIEWS_PER_LAUNCH = 256
 """Selected views rendered together."""
 
@@ -37,16 +40,41 @@ SelectedDepths = dict[tuple[ShellPath, int], SelectedDepth]
 StateName = tuple[RolloutKey, ShellPath]
 """What tells states apart."""
 
-R = TypeVar("R")
+
+QuestionName = tuple[str, str | None, int]
+"""What tells questions to policies apart: policy, content of its checkpoint, steps left."""
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyQuestion:
+    """What is asked of the policy that a recipe brings: its scores of a state with so many views to go."""
+
+    recipe: RolloutRecipeConfig
+    steps_left: int
+
+    @property
+    def name(self) -> QuestionName:
+        """What decides the answer at a state; recipes that share a policy share its answers."""
+        return self.recipe.policy, self.recipe.checkpoint_sha256, self.steps_left
 
 
 @dataclass(frozen=True, eq=False)
 class StateRequest:
-    """A state of a root under a seed: the one reached by ``path``."""
+    """A state of a root under a seed: the one reached by ``path``.
+
+    ``question`` asks for a policy's scores as well; an evaluator alone does not answer it, ``StateProposer`` does.
+    """
 
     root: TargetedRoot
     seed: int
     path: ShellPath
+    question: PolicyQuestion | None = None
+
+    @classmethod
+    def of(cls, root: TargetedRoot, seed: int, path: ShellPath, recipe: RolloutRecipeConfig) -> StateRequest:
+        """A state as a recipe needs it, with its policy's scores if it brings one."""
+        asks = recipe.brings_policy
+        return cls(root, seed, path, PolicyQuestion(recipe, recipe.horizon - len(path)) if asks else None)
 
     @property
     def key(self) -> RolloutKey:
@@ -106,6 +134,7 @@ class StateEvaluator:
         self.views_scored = 0
         self._nodes: LRUCache[StateName, _Node] = LRUCache(kept_states)
         self._offers: LRUCache[StateName, _Offer] = LRUCache(kept_states)
+        self._depths: LRUCache[_ViewName, SelectedDepth] = LRUCache(KEPT_DEPTH_BYTES, _depth_bytes)
         self._lock = threading.Lock()
 
     def evaluate(self, requests: Sequence[StateRequest]) -> list[EvaluatedState]:
@@ -140,11 +169,28 @@ class StateEvaluator:
             for step in chain.steps
             if step.selected_shell_index != NOT_SELECTED and self.config.selected_depth.enabled
         }
-        images = self._render([(root, shell[index]) for (root, _, index), shell in poses.items()])
+        views = [(root, shell[index]) for (root, _, index), shell in poses.items()]
         depths: dict[TargetedRoot, SelectedDepths] = defaultdict(dict)
-        for (root, path, index), image in zip(poses, images, strict=True):
+        for (root, path, index), image in zip(poses, self._rendered(views, keep=False), strict=True):
             depths[root][path, index] = image
         return depths
+
+    def depths_of(self, views: Sequence[tuple[TargetedRoot, Float32]]) -> list[SelectedDepth]:
+        """Depth of views (root, pose (12,)) at the size of selected ones, in order, kept for ``selected_depths``."""
+        return self._rendered(views, keep=True)
+
+    def _rendered(self, views: Sequence[tuple[TargetedRoot, Float32]], keep: bool) -> list[SelectedDepth]:
+        names = [_view_name(root, pose) for root, pose in views]
+        with self._lock:
+            images = {name: self._depths[name] for name in names if name in self._depths}
+        missing = {name: view for name, view in zip(names, views, strict=True) if name not in images}
+        fresh = dict(zip(missing, self._render(list(missing.values())), strict=True))
+        with self._lock:
+            for name, image in fresh.items() if keep else ():
+                if _depth_bytes(image) <= self._depths.maxsize:
+                    self._depths[name] = image
+        images |= fresh
+        return [images[name] for name in names]
 
     def _render(self, views: Sequence[tuple[TargetedRoot, Float32]]) -> list[SelectedDepth]:
         """Depth of views (root, pose (12,)) at the configured size, in order."""
@@ -240,30 +286,16 @@ class StateEvaluator:
         return [shells[index] for index in range(len(requests))]
 
 
-def drive(
-    rollouts: Sequence[
-        tuple[TargetedRoot, int, Generator[tuple[ShellPath, ...], Mapping[ShellPath, EvaluatedState], R]]
-    ],
-    evaluator: StateEvaluator,
-) -> list[R]:
-    """Run expansions (root, seed, generator) in lockstep, all states of a depth evaluated together, in order."""
-    results: dict[int, R] = {}
-    needed = {index: next(rollout) for index, (_, _, rollout) in enumerate(rollouts)}
-    while needed:
-        requests = [
-            StateRequest(rollouts[index][0], rollouts[index][1], path)
-            for index, paths in needed.items()
-            for path in paths
-        ]
-        states = iter(evaluator.evaluate(requests))
-        answers = {index: {path: next(states) for path in paths} for index, paths in needed.items()}
-        needed = {}
-        for index, answer in answers.items():
-            try:
-                needed[index] = rollouts[index][2].send(answer)
-            except StopIteration as stop:
-                results[index] = stop.value
-    return [results[index] for index in range(len(rollouts))]
+_ViewName = tuple[str, PinholeCamera, bytes]
+"""All that decides a depth image of a campaign: the mesh's content, the camera and the pose."""
+
+
+def _view_name(root: TargetedRoot, pose_world_camera: Float32) -> _ViewName:
+    return root.mesh_version, root.actor.camera, pose_world_camera.tobytes()
+
+
+def _depth_bytes(image: SelectedDepth) -> int:
+    return image.depth_m.nbytes + image.valid_mask.nbytes
 
 
 _ERRORS = {"pm_dist_before": "before_m2", "pm_dist_after": "after_m2"}
