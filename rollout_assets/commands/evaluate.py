@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,11 +23,12 @@ from rollout_assets.commands.terminal import (
 )
 from rollout_assets.config import Split, merge_tables
 from rollout_assets.errors import ConfigError, counted
+from rollout_assets.evaluation.bootstrap import LEAST_SCENES
 from rollout_assets.evaluation.config import EvaluationConfig, read_evaluation_file
-from rollout_assets.evaluation.page import spread
 from rollout_assets.evaluation.result import PolicyEvaluation, PolicyVerdict
 from rollout_assets.evaluation.roster import RANDOM
 from rollout_assets.evaluation.run import evaluate_policies
+from rollout_assets.evaluation.tables import spread_texts
 from rollout_assets.interruption import INTERRUPTED
 
 
@@ -117,19 +119,22 @@ def show_evaluation(evaluation: PolicyEvaluation) -> None:
     rows = [
         (
             row["policy"],
-            spread(row, "gain"),
-            spread(row, "headroom", percent=True),
-            spread(row, "headroom_lookahead", percent=True),
-            spread(row, "first_headroom", percent=True),
-            spread(row, "regret"),
+            _spread(row, "gain"),
+            _spread(row, "headroom", percent=True),
+            _spread(row, "headroom_lookahead", percent=True),
+            _spread(row, "first_headroom", percent=True),
+            _spread(row, "regret"),
             row["ended_early"],
         )
         for row in evaluation.policies.sort("gain", descending=True).iter_rows(named=True)
     ]
     columns = ("policy", "final gain", "of headroom", "to lookahead", "first view", "regret", "ended early")
     roots = evaluation.policies["roots"][0]
-    ground = f"{roots:,} roots of {evaluation.policies['scenes'][0]:,} scenes, {facts.horizon} views"
-    print_table(f"{ground}, with {100 * facts.bootstrap.confidence:g} % intervals over scenes", columns, rows)
+    scenes = evaluation.policies["scenes"][0]
+    few = scenes < LEAST_SCENES
+    words = "too few scenes for intervals" if few else f"{100 * facts.bootstrap.confidence:g} % intervals over scenes"
+    ground = f"{counted(roots, 'root')} of {counted(scenes, 'scene')}, {counted(facts.horizon, 'view')}"
+    print_table(f"{ground}; {words}", columns, rows)
     for name in facts.named:
         verdict = evaluation.verdict(name)
         say(coloured(_colour(verdict), "•"), f" {verdict.sentence}")
@@ -139,9 +144,15 @@ def show_evaluation(evaluation: PolicyEvaluation) -> None:
     skipped = sum(len(seed.skipped_rows) for seed in facts.seeds)
     if refused or skipped:
         say(
-            f"left out: {counted(refused, 'target')} without a label, {counted(skipped, 'source row')} without a rollout"
+            f"left out: {counted(refused, 'target')} without a label, "
+            f"{counted(skipped, 'source row')} without a rollout"
         )
     say(green(evaluation.page))
+
+
+def _spread(row: Mapping[str, Any], name: str, *, percent: bool = False) -> str:
+    value, interval = spread_texts(row, name, percent=percent)
+    return f"{value} ({interval})" if interval else value
 
 
 def _colour(verdict: PolicyVerdict) -> str:

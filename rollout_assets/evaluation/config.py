@@ -37,7 +37,8 @@ class EvaluatedPolicy(ConfigSection):
     name: Slug | None = Field(None, description="Its name in tables; default: the policy's, or the checkpoint's stem.")
     policy: Annotated[str, Field(min_length=1)] = Field(description="As in a recipe: learned, nearest_to_target, …")
     checkpoint: UsablePath | None = Field(None, description="The file of a learned policy.")
-    temperature: Positive | None = Field(None, description="Softmax temperature, where the policy has one.")
+    temperature: Positive | None = Field(None, description="Softmax temperature, where the policy draws.")
+    draw: bool | None = Field(None, description="Draw from the scores of a learned policy instead of taking the best.")
 
     @model_validator(mode="before")
     @classmethod

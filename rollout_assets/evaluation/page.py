@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from rollout_assets.evaluation.bootstrap import LEAST_SCENES
 from rollout_assets.evaluation.failures import BEHIND_GREEDY, BELOW_RANDOM
 from rollout_assets.evaluation.result import OUTCOMES_FILE, RESULT_FILE, PolicyEvaluation, PolicyVerdict
 from rollout_assets.evaluation.roster import GREEDY, LOOKAHEAD, RANDOM
-from rollout_assets.evaluation.tables import DIFFICULTIES
+from rollout_assets.evaluation.tables import DIFFICULTIES, spread_texts
 from rollout_assets.reports import evaluation_figures as figures
 from rollout_assets.reports import page as html
 
@@ -114,6 +114,11 @@ def _policies(report: _Report) -> None:
     page.section(
         "views",
         "Gain per view",
+        html.text(
+            "Most of an interval here is that some scenes are easier than others, for all policies alike. Whether two "
+            "policies differ is said below, by the interval of their difference.",
+            soft=True,
+        ),
         page.figure(figures.gain_curves(evaluation.views, evaluation.policies, report.colours)),
         html.folded(
             "As a table", html.table(("policy", "views", "gain so far", "added by the last"), _view_rows(report))
@@ -123,20 +128,20 @@ def _policies(report: _Report) -> None:
 
 def _policy_row(row: dict[str, Any]) -> tuple[Any, ...]:
     return (
-        row["policy"] if row["role"] == "policy" else html.tagged("info", row["policy"]),
-        spread(row, "gain"),
+        html.tagged("policy" if row["role"] == "policy" else "info", row["policy"]),
+        _spread(row, "gain"),
         row["gain_per_view"],
-        spread(row, "headroom", percent=True),
-        spread(row, "headroom_lookahead", percent=True),
-        spread(row, "first_headroom", percent=True),
-        spread(row, "regret"),
+        _spread(row, "headroom", percent=True),
+        _spread(row, "headroom_lookahead", percent=True),
+        _spread(row, "first_headroom", percent=True),
+        _spread(row, "regret"),
         "–" if row["policy"] == RANDOM else f"{100 * row['below_random']:.0f} % of roots",
     )
 
 
 def _view_rows(report: _Report) -> list[tuple[Any, ...]]:
     rows = report.evaluation.views.sort("policy", "view").iter_rows(named=True)
-    return [(row["policy"], row["view"], spread(row, "gain"), row["added"]) for row in rows]
+    return [(row["policy"], row["view"], _spread(row, "gain"), row["added"]) for row in rows]
 
 
 def _comparisons(report: _Report) -> None:
@@ -145,7 +150,7 @@ def _comparisons(report: _Report) -> None:
         (
             row["policy"],
             row["against"],
-            spread(row, "difference"),
+            _spread(row, "difference"),
             "–" if row["chance_better"] is None else f"{100 * row['chance_better']:.1f} %",
             html.tagged(kinds[row["verdict"]], row["verdict"]),
         )
@@ -162,17 +167,20 @@ def _groups(report: _Report) -> None:
         of_kind = groups.filter(pl.col("by") == by)
         figure = report.page.figure(figures.group_figure(of_kind, facts.named, report.colours))
         rows = [
-            (row["group"], row["policy"], row["roots"], row["scenes"], spread(row, "gain"), _share(row))
+            (
+                row["group"],
+                row["policy"],
+                row["roots"],
+                row["scenes"],
+                _spread(row, "gain"),
+                _spread(row, "headroom", percent=True),
+            )
             for row in of_kind.filter(pl.col("policy").is_in([*facts.named, RANDOM, GREEDY])).iter_rows(named=True)
         ]
         table = html.table(("group", "policy", "roots", "scenes", "final gain", "headroom"), rows)
         parts += [f"<h3>By {by}</h3>", figure, html.folded("As a table", table)]
     words = "Difficulty is cut at the thirds of all roots. A group of one scene has no interval."
     report.page.section("groups", "By class, difficulty and scene", html.text(words, soft=True), *parts)
-
-
-def _share(row: dict[str, Any]) -> str:
-    return spread(row, "headroom", percent=True)
 
 
 def _failures(report: _Report) -> None:
@@ -267,18 +275,11 @@ def _provenance(report: _Report) -> None:
     )
 
 
-def spread(row: dict[str, Any], name: str, *, percent: bool = False) -> str:
-    """A figure and its interval: ``0.412 (0.380 to 0.441)``."""
-    value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
-    show: Callable[[float], str] = _percent if percent else "{:.4f}".format
-    if value is None:
-        return "–"
-    text = show(value) if low is None or high is None else f"{show(value)} ({show(low)} to {show(high)})"
-    return text.replace("-", "−")
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.0f} %"
+def _spread(row: Mapping[str, Any], name: str, *, percent: bool = False) -> html.Markup:
+    """A figure with its interval below it."""
+    value, interval = spread_texts(row, name, percent=percent)
+    below = f"<br><span class=soft>{interval}</span>" if interval else ""
+    return html.Markup(f"<span>{value}</span>{below}")
 
 
 _PARTS = (_verdicts, _policies, _comparisons, _groups, _failures, _counts, _provenance)

@@ -116,7 +116,7 @@ class PolicyVerdict:
     @property
     def _difference(self) -> str:
         value = self.over_random
-        return f"by {_signed(value.value)} root gain ({_interval(value, _signed)})"
+        return f"({_signed(value.value)} root gain, {_interval(value, _signed)})"
 
     @property
     def _headroom(self) -> str:

@@ -6,16 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from rollout_assets.config import RolloutRecipeConfig
+from rollout_assets.config import RolloutRecipeConfig, checkpoint_sha256
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError
 from rollout_assets.evaluation.config import EvaluatedPolicy, EvaluationConfig
-from rollout_assets.files import file_sha256
 
 RANDOM, GREEDY, LOOKAHEAD = "random_valid", "oracle_greedy", "oracle_lookahead"
 """The references: a view drawn at random, the best view of each step, and a beam of two over the best two."""
@@ -32,13 +30,11 @@ class Contestant:
     name: str
     role: Role
     recipes: tuple[RolloutRecipeConfig, ...]
-    checkpoint: Path | None = None
-    checkpoint_sha256: str | None = None
 
     @property
-    def policy(self) -> str:
-        """The policy as recipes name it."""
-        return str(self.recipes[0].policy)
+    def recipe(self) -> RolloutRecipeConfig:
+        """The first of the recipes, which differ in their names only."""
+        return self.recipes[0]
 
 
 def roster(config: EvaluationConfig) -> tuple[Contestant, ...]:
@@ -71,13 +67,16 @@ def _is_reference(policy: EvaluatedPolicy) -> bool:
 
 
 def _contestant(policy: EvaluatedPolicy, name: str, config: EvaluationConfig) -> Contestant:
-    given: dict[str, Any] = {"checkpoint": policy.checkpoint, "temperature": policy.temperature}
-    given = {key: value for key, value in given.items() if value is not None}
-    if policy.checkpoint is not None and not policy.checkpoint.is_file():
-        raise ConfigError(f"{policy.checkpoint}: no such checkpoint; policy {name} needs it")
-    recipe = _recipe(config, name=name, policy=policy.policy, **given)
-    digest = None if policy.checkpoint is None else file_sha256(policy.checkpoint)
-    return Contestant(name, "policy", (recipe,), policy.checkpoint, digest)
+    recipe = _recipe(config, **policy.model_dump(exclude_none=True) | {"name": name})
+    return Contestant(name, "policy", (_pinned(recipe),))
+
+
+def _pinned(recipe: RolloutRecipeConfig) -> RolloutRecipeConfig:
+    """The recipe with the content of its checkpoint, which decides the campaign's hash."""
+    if recipe.checkpoint is None:
+        return recipe
+    path = recipe.checkpoint.absolute()
+    return recipe.model_copy(update={"checkpoint": path, "checkpoint_sha256": checkpoint_sha256(path)})
 
 
 def _recipe(config: EvaluationConfig, **values: Any) -> RolloutRecipeConfig:

@@ -154,10 +154,10 @@ def _policy_facts(contestant: Contestant, scenes: Sequence[str], config: Evaluat
     return PolicyFacts(
         name=contestant.name,
         role=contestant.role,
-        policy=contestant.policy,
+        policy=contestant.recipe.policy,
         draws=len(contestant.recipes),
-        checkpoint=None if contestant.checkpoint is None else str(contestant.checkpoint),
-        checkpoint_sha256=contestant.checkpoint_sha256,
+        checkpoint=None if contestant.recipe.checkpoint is None else str(contestant.recipe.checkpoint),
+        checkpoint_sha256=contestant.recipe.checkpoint_sha256,
         trained_on=overlap.trained_on,
         seen_scenes=overlap.seen,
     )

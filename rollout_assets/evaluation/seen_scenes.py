@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rollout_assets.config.policy_names import LEARNED_POLICY
 from rollout_assets.errors import PolicyRefused, counted
 from rollout_assets.evaluation.roster import Contestant
 from rollout_assets.learning.checkpoints import read_card
@@ -23,9 +24,9 @@ class SceneOverlap:
 
 def scene_overlap(contestant: Contestant, scenes: Sequence[str], *, allow: bool = False) -> SceneOverlap:
     """The evaluated scenes that a policy was trained on. Any at all is ``PolicyRefused``, unless they are allowed."""
-    if contestant.checkpoint is None:
+    if contestant.recipe.checkpoint is None or contestant.recipe.policy != LEARNED_POLICY:
         return SceneOverlap()
-    card = read_card(contestant.checkpoint)
+    card = read_card(contestant.recipe.checkpoint)
     trained = {*card.scenes, *card.validation_scenes}
     seen = tuple(scene for scene in scenes if scene in trained)
     if seen and not allow:

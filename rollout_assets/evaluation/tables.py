@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -139,6 +139,19 @@ def verdict_word(difference: Estimate) -> str:
 def columns(name: str, estimate: Estimate) -> dict[str, Any]:
     """An estimate as three columns."""
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def spread_texts(row: Mapping[str, Any], name: str, *, percent: bool = False) -> tuple[str, str]:
+    """A figure of a table and its interval as texts: ``0.4120`` and ``0.3800 to 0.4410``; empty if there is none."""
+    texts = [_text(row[column], percent) for column in (name, f"{name}_low", f"{name}_high")]
+    return texts[0] or "–", f"{texts[1]} to {texts[2]}" if texts[1] and texts[2] else ""
+
+
+def _text(value: float | None, percent: bool) -> str:
+    if value is None:
+        return ""
+    shown = f"{100 * value:.0f} %" if percent else f"{value:.4f}"
+    return shown.replace("-", "−")
 
 
 def _groups(roots: pl.DataFrame) -> Iterator[tuple[str, str, pl.Series]]:

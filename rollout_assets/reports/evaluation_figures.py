@@ -14,6 +14,9 @@ from rollout_assets.reports.store_figures import COLOURS, laid_out
 REFERENCE_COLOURS = ("#adb5bd", "#495057", "#212529")
 """Of the references, in order: they are the frame in which policies are seen."""
 
+_HEADROOMS = (("headroom", "all views", "circle", 0.12), ("first_headroom", "first view", "diamond-open", -0.12))
+"""Column, its words, its symbol, and how far above its policy's line it is drawn."""
+
 SHOWN_GROUPS = 40
 """Groups of a figure, those with most roots; the table below it has all."""
 
@@ -29,31 +32,34 @@ def headroom_figure(policies: pl.DataFrame, colours: dict[str, str], confidence:
     """Share of the way from random to the greedy oracle, all views and the first alone, with intervals."""
     shown = policies.filter(pl.col("role") != "reference").sort("headroom", nulls_last=False)
     figure = go.Figure()
-    for column, label, symbol in (
-        ("headroom", "all views", "circle"),
-        ("first_headroom", "first view", "diamond-open"),
-    ):
-        figure.add_trace(
-            go.Scatter(
-                x=_percent(shown, column),
-                y=shown["policy"].to_list(),
-                error_x=_errors(shown, column, 100.0),
-                mode="markers",
-                name=label,
-                marker={
-                    "size": 11,
-                    "symbol": symbol,
-                    "color": [colours[name] for name in shown["policy"]],
-                },
-                hovertemplate="%{y}, " + label + ": %{x:.1f} %<extra></extra>",
-            )
+    for column, label, symbol, apart in _HEADROOMS:
+        legend = go.Scatter(
+            x=[None], y=[None], mode="markers", name=label, marker={"symbol": symbol, "color": "#495057"}
         )
+        figure.add_trace(legend)
+        for at, row in enumerate(shown.iter_rows(named=True)):
+            own = shown.slice(at, 1)
+            name = row["policy"]
+            figure.add_trace(
+                go.Scatter(
+                    x=[None if value is None else 100.0 * value for value in own[column].to_list()],
+                    y=[at + apart],
+                    error_x=_errors(own, column, 100.0),
+                    mode="markers",
+                    marker={"size": 11, "symbol": symbol, "color": colours[name]},
+                    showlegend=False,
+                    hovertemplate=f"{name}, {label}: %{{x:.1f}} %<extra></extra>",
+                )
+            )
     for place, word in ((0, "random_valid"), (100, "oracle_greedy")):
-        figure.add_vline(x=place, line={"dash": "dot", "color": "#868e96"}, annotation_text=word)
+        figure.add_vline(x=place, line={"dash": "dot", "color": "#868e96"})
+        label = {"text": word, "showarrow": False, "xanchor": "left", "yanchor": "bottom", "font": {"color": "#868e96"}}
+        figure.add_annotation(x=place, y=0.0, yref="paper", **label)
     title = f"share of the headroom recovered (%), with {100 * confidence:g} % intervals"
-    legend = {"orientation": "h", "y": 1.2, "x": 0}
-    axes: dict[str, Any] = {"xaxis": {"title": title}, "yaxis": {"automargin": True}, "scattermode": "group"}
-    return laid_out(figure, 190 + 46 * max(shown.height, 1), legend=legend, **axes)
+    names = {"tickvals": list(range(shown.height)), "ticktext": shown["policy"].to_list()}
+    room = [-0.8, max(shown.height, 1) - 0.5]
+    axes: dict[str, Any] = {"xaxis": {"title": title}, "yaxis": {"automargin": True, "range": room, **names}}
+    return laid_out(figure, 150 + 60 * max(shown.height, 1), legend={"y": 0.5}, **axes)
 
 
 def gain_curves(views: pl.DataFrame, policies: pl.DataFrame, colours: dict[str, str]) -> go.Figure:
@@ -102,10 +108,6 @@ def group_figure(groups: pl.DataFrame, named: Sequence[str], colours: dict[str, 
         )
     axes: dict[str, Any] = {"xaxis": {"automargin": True, "type": "category"}, "yaxis": {"title": "mean root gain"}}
     return laid_out(figure, 400, scattermode="group", **axes)
-
-
-def _percent(frame: pl.DataFrame, column: str) -> list[float | None]:
-    return [None if value is None else 100.0 * value for value in frame[column].to_list()]
 
 
 def _errors(frame: pl.DataFrame, column: str, scale: float, *, at_root: bool = False) -> dict[str, Any]:
