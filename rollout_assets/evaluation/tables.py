@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from rollout_assets.errors import EvaluationError
 from rollout_assets.evaluation.bootstrap import Estimate, Floats, PairedMeans
 from rollout_assets.evaluation.config import BootstrapConfig
 from rollout_assets.evaluation.outcomes import ABOUT_ROOT, ROOT, gain_columns
@@ -36,9 +37,17 @@ class PairedOutcomes:
 
     @cached_property
     def roots(self) -> pl.DataFrame:
-        """Every root with what is known of it, and every policy's final gain."""
+        """Every root with what is known of it, and every policy's final gain; one that lacks a policy is refused."""
         about = self.outcomes.group_by(*ROOT).agg(*(pl.col(name).drop_nulls().first() for name in ABOUT_ROOT))
-        return about.join(self._by_policy("gain"), on=ROOT, how="left").sort(*ROOT)
+        roots = about.join(self._by_policy("gain"), on=ROOT, how="left").sort(*ROOT)
+        for policy in self.policies:
+            missing = roots.filter(pl.col(policy).is_null()) if policy in roots.columns else roots
+            if not missing.is_empty():
+                raise EvaluationError(
+                    f"policy {policy} has no outcome at {missing.height} of {roots.height} roots, the first of them "
+                    f"{', '.join(map(str, missing.select(ROOT).row(0)))}; policies are compared at the same roots only"
+                )
+        return roots
 
     def means(self, column: str = "gain", rows: pl.Series | None = None) -> PairedMeans:
         """Means of all policies in a column of the outcomes, over all roots or those of a mask."""
