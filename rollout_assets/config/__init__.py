@@ -13,6 +13,7 @@ from rollout_assets.config.reading import (
     read_campaign_text,
     shipped_campaigns,
 )
+from rollout_assets.config.recipes import DEFAULT_RECIPES, Branching, RolloutRecipeConfig, StochasticBranching
 from rollout_assets.config.section import (
     ConfigSection,
     Count,
@@ -34,9 +35,7 @@ from rollout_assets.config.section import (
 )
 from rollout_assets.config.sections import (
     DEFAULT_MIXTURE,
-    DEFAULT_RECIPES,
     AutomationConfig,
-    Branching,
     CandidateConfig,
     CandidateRules,
     MixtureComponent,
@@ -44,13 +43,11 @@ from rollout_assets.config.sections import (
     Orientation,
     PositionMode,
     QualityConfig,
-    RolloutRecipeConfig,
     RolloutSuspiciousQueryConfig,
     SelectedDepthRetentionConfig,
     ShardConfig,
     SourceConfig,
     Split,
-    StochasticBranching,
     StoreConfig,
     SuspiciousKind,
     TargetConfig,

@@ -12,15 +12,13 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from rollout_assets.config.hashing import canonical_hash
+from rollout_assets.config.recipes import DEFAULT_RECIPES, RECORDED, RolloutRecipeConfig
 from rollout_assets.config.section import ConfigSection, Seed, Slug, unhashed
 from rollout_assets.config.sections import (
-    DEFAULT_RECIPES,
-    RECORDED,
     AutomationConfig,
     CandidateConfig,
     OracleConfig,
     QualityConfig,
-    RolloutRecipeConfig,
     RolloutSuspiciousQueryConfig,
     SelectedDepthRetentionConfig,
     ShardConfig,

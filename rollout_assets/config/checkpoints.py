@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollout_assets.config.sections import RolloutRecipeConfig
+from rollout_assets.config.recipes import RolloutRecipeConfig
 from rollout_assets.errors import ConfigError
 from rollout_assets.files import file_sha256
 from rollout_assets.parsing import refuse_special_file

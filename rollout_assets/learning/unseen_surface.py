@@ -61,10 +61,20 @@ class SurfaceCells:
         return SurfaceCells(self.centers[rows], self.normals[rows], self.area_m2[rows])
 
     def near(self, points: Float64) -> NDArray[np.bool_]:
-        """(s,): which cells have one of the points (n, 3) near them."""
-        away = [self.centers[:, None, axis] - points[None, :, axis] for axis in range(3)]
-        squared = away[0] * away[0] + away[1] * away[1] + away[2] * away[2]
-        return np.asarray((squared <= SEEN_WITHIN_M**2).any(axis=1))
+        """(s,): which cells have one of the points (n, 3) near them; face by face, with the points near its plane."""
+        near = np.zeros(len(self.centers), np.bool_)
+        for axis, side in FACES:
+            face = np.flatnonzero(self.normals[:, axis] == side)
+            beside = np.abs(points[:, axis] - self.centers[face[0], axis]) <= SEEN_WITHIN_M
+            near[face] = _any_near(self.centers[face], points[beside])
+        return near
+
+
+def _any_near(centers: Float64, points: Float64) -> NDArray[np.bool_]:
+    """(s,): which of the centers (s, 3) have one of the points (n, 3) near them."""
+    away = [centers[:, None, axis] - points[None, :, axis] for axis in range(3)]
+    squared = away[0] * away[0] + away[1] * away[1] + away[2] * away[2]
+    return np.asarray((squared <= SEEN_WITHIN_M**2).any(axis=1))
 
 
 def unseen_area_m2(poses: Float32, extents_m: Float32, known: Float32, camera: Float32) -> Float64:
@@ -115,7 +125,8 @@ def _pixels(views: Float64, points: Float64, camera: Float32) -> tuple[NDArray[n
 def _depth_buffer(views: Float64, points: Float64, camera: Float32) -> Float64:
     """(k, pixels) depth of the nearest known point on each pixel of each view; infinite where there is none."""
     pixel, depth = _pixels(views, points, camera)
-    buffer = np.full((len(views), BUFFER_PX * BUFFER_PX), np.inf)
-    view, point = np.nonzero(pixel >= 0)
-    np.minimum.at(buffer, (view, pixel[view, point]), depth[view, point])
-    return buffer
+    size = BUFFER_PX * BUFFER_PX
+    buffer = np.full(len(views) * size, np.inf)
+    inside = pixel >= 0
+    np.minimum.at(buffer, (pixel + size * np.arange(len(views))[:, None])[inside], depth[inside])
+    return buffer.reshape(len(views), size)

@@ -1,6 +1,7 @@
 """Observations of live states: what a store would tell of them, to the bit, and nothing of the truth."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,23 @@ import pytest
 
 from rollout_assets.config import CampaignConfig
 from rollout_assets.config.observation import ObservationConfig
+from rollout_assets.learning.observed_states import ObservedStates
 from rollout_assets.observations.assemble import ObservedState, ObservedTarget, observe
 from rollout_assets.observations.cloud import TakenView, TargetCloud
 from rollout_assets.observations.observation import MOTION_COLUMNS, Arrays, Observations
 from rollout_assets.oracle.scorer import OracleScorer
+from rollout_assets.rollouts.engine import EvaluatedState
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.observing import StateObserver
 from rollout_assets.rollouts.roots import TargetedRoot
-from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig, schema, write_rollout_zarr_store
+from rollout_assets.rollouts.trace import StepLabels
+from rollout_assets.rollouts.zarr_store import (
+    RolloutZarrStoreConfig,
+    RolloutZarrStoreReader,
+    schema,
+    write_rollout_zarr_store,
+)
 from rollout_assets.rollouts.zarr_store.open_store import OpenStore
 from rollout_assets.sources.vin_store import VinOfflineStore
 
@@ -191,3 +200,65 @@ def test_a_campaign_without_stored_depth_observes_the_same(roots):
     request = [StateRequest(root, 5, (first,))]
     with_depth = StateObserver(one, WHAT).observe(request, [1])
     assert equal(StateObserver(evaluator_of(without), WHAT).observe(request, [1]), with_depth) == []
+
+
+PRIVILEGED = (
+    *("mesh", "clearance", "collision", "gt", "matched", "truth"),
+    *("label", "gain", "rri", "error", "oracle", "pm", "reward"),
+)
+"""Words of columns that only the oracle, the simulator or the labels know."""
+
+
+def test_nothing_of_the_type_is_a_privileged_column():
+    """An observation is made of these fields alone; none of them is a label, a distance to the mesh or a true box."""
+    told = [*Observations.__dataclass_fields__, *ObservedState.__dataclass_fields__, *MOTION_COLUMNS]
+    told += [*ObservedTarget.__dataclass_fields__, *TakenView.__dataclass_fields__, *TargetCloud.__dataclass_fields__]
+    assert not {word for name in told for word in name.split("_")} & set(PRIVILEGED)
+    secret = {name for name in schema.array_paths() if set(name.split("/")[-1].split("_")) & set(PRIVILEGED)}
+    secret |= {schema.CANDIDATES.path(name) for name in schema.LABEL_COLUMNS}
+    assert {"candidate_diagnostics/mesh_distance_m", "targets/gt_match_iou", "q_h/td_reward"} <= secret
+    shown = {path for path in schema.array_paths() if path.split("/")[-1] in told}
+    assert not shown & secret
+
+
+def test_what_only_the_truth_knows_changes_nothing(roots):
+    """Labels, distances to the mesh and the match to a true box are altered behind an observation; the mesh itself
+    shows only in the views taken and in which views can be taken, as it does to whoever walks there."""
+    root = next(iter(roots.values()))
+    evaluator = evaluator_of()
+    first = int(np.flatnonzero(evaluator.evaluate([StateRequest(root, 5, ())])[0].shell.actor_action_mask)[0])
+    requests = [StateRequest(root, 5, path) for path in ((), (first,))]
+    before = StateObserver(evaluator, WHAT).observe(requests, [2, 1])
+
+    noise = np.random.default_rng(0)
+    secrets = ("mesh_distance_m", "path_min_clearance_m", "free_space_margin_m")
+
+    def altered(state: EvaluatedState) -> EvaluatedState:
+        measured = {name: noise.random(len(state.shell), np.float32) for name in secrets}
+        shell = replace(state.shell, diagnostics=replace(state.shell.diagnostics, **measured))
+        labels = {name: noise.random(len(shell), np.float32) for name in schema.LABEL_COLUMNS}
+        return replace(state, shell=shell, labels=StepLabels(**labels), target_points_after=noise.random(len(shell)))
+
+    match = replace(root.match, status="ambiguous_gt", iou=0.5, score=0.1, best_row=None, matched_gt_target_id="other")
+    lied_to = [replace(request, root=replace(root, match=match)) for request in requests]
+    states = [altered(state) for state in evaluator.evaluate(requests)]
+    assert equal(StateObserver(evaluator, WHAT).observe(lied_to, [2, 1], states), before) == []
+
+
+def test_a_root_is_observed_without_its_mesh(roots, monkeypatch):
+    """Before any view is taken the observation is made of the recording alone: no ray is cast for it."""
+    root = next(iter(roots.values()))
+    evaluator = evaluator_of()
+    states = evaluator.evaluate([StateRequest(root, 5, ())])
+    nothing = replace(root, oracle_state=None)
+    monkeypatch.setattr(evaluator, "_render", lambda views: [] if not views else pytest.fail("a view was rendered"))
+    blind = StateObserver(evaluator, WHAT).observe([StateRequest(nothing, 5, ())], [2], states)
+    assert equal(blind, StateObserver(evaluator_of(), WHAT).observe([StateRequest(root, 5, ())], [2])) == []
+
+
+def test_the_loader_of_stored_states_says_the_same(stored, source, roots):
+    states = StoredChains(stored, source).states()
+    observer = StateObserver(evaluator_of(), WHAT)
+    live = observer.observe(live_requests(states, roots), [state.steps_left for *_, state in states])
+    loader = ObservedStates(RolloutZarrStoreReader(stored), source, WHAT)
+    assert equal(loader.observations(range(len(states))), live) == []
