@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -16,7 +16,6 @@ from rollout_assets.geometry.poses import Float32
 from rollout_assets.observations.assemble import ObservedState, ObservedTarget, observe
 from rollout_assets.observations.cloud import TakenView, TargetCloud
 from rollout_assets.observations.observation import MOTION_COLUMNS, Arrays, Observations
-from rollout_assets.rollouts.engine import EvaluatedState
 from rollout_assets.rollouts.evaluation import KEPT_STATES, StateEvaluator, StateName, StateRequest
 from rollout_assets.rollouts.roots import TargetedRoot
 from rollout_assets.rollouts.trace import SelectedDepth
@@ -45,17 +44,23 @@ class StateObserver:
         self._lock = threading.Lock()
 
     def observe(self, requests: Sequence[StateRequest], steps_left: Sequence[int]) -> Observations[Arrays]:
-        """Observations of all requests, in order, as wide as the campaign's shells; steps_left: one for each."""
-        states = self._evaluator.evaluate(requests)
+        """Observations of all requests, in order, as wide as the campaign's shells; steps_left: one for each.
+
+        With no steps left no view is offered any more, so such a state is not evaluated.
+        """
+        shells = self._shells([r for r, left in zip(requests, steps_left, strict=True) if left])
         memories = self._memories_of(requests)
         began = perf_counter()
         observed = [
-            _observed(request.root, state, memory, left)
-            for request, state, memory, left in zip(requests, states, memories, steps_left, strict=True)
+            _observed(request.root, next(shells) if left else None, memory, left)
+            for request, memory, left in zip(requests, memories, steps_left, strict=True)
         ]
         observations = observe(observed, self.config, self._evaluator.config.candidates.num_candidates)
         self._evaluator.times.add("observe", began)
         return observations
+
+    def _shells(self, requests: Sequence[StateRequest]) -> Iterator[CandidateShell]:
+        return iter([state.shell for state in self._evaluator.evaluate(requests)])
 
     def _memories_of(self, requests: Sequence[StateRequest]) -> list[_Memory]:
         """What is remembered at each state; views that nobody has looked at yet are rendered together."""
@@ -86,7 +91,8 @@ class StateObserver:
 
     def _views_shown(self, requests: Sequence[StateRequest]) -> dict[StateName, TakenView]:
         """By state, the last view on the way to it: the one at which the actor stands there."""
-        poses = [state.pose_world_camera for state in self._evaluator.evaluate(requests)]
+        parents = self._shells([StateRequest(r.root, r.seed, r.path[:-1]) for r in requests])
+        poses = [shell.pose_world_camera[r.path[-1]] for shell, r in zip(parents, requests, strict=True)]
         images = self._evaluator.depths_of([(r.root, pose) for r, pose in zip(requests, poses, strict=True)])
         return {
             (request.key, request.path): _taken_view(pose, image)
@@ -120,15 +126,15 @@ def _taken_view(pose_world_camera: Float32, image: SelectedDepth) -> TakenView:
     return TakenView.of(pose_world_camera, image.depth_m, image.valid_mask, image.focal_px, image.principal_point_px)
 
 
-def _observed(root: TargetedRoot, state: EvaluatedState, memory: _Memory, steps_left: int) -> ObservedState:
+def _observed(root: TargetedRoot, shell: CandidateShell | None, memory: _Memory, steps_left: int) -> ObservedState:
     return ObservedState(
         target=observed_target(root.match.target),
         camera=root.actor.camera,
         cloud=memory.cloud,
-        poses_world_camera=state.shell.pose_world_camera,
-        position_id=state.shell.position_id,
-        motion=motion_of(state.shell),
-        takeable=state.shell.actor_action_mask,
+        poses_world_camera=np.zeros((0, 12), np.float32) if shell is None else shell.pose_world_camera,
+        position_id=np.zeros(0, np.int32) if shell is None else shell.position_id,
+        motion=np.zeros((0, len(MOTION_COLUMNS)), np.float32) if shell is None else motion_of(shell),
+        takeable=np.zeros(0, np.bool_) if shell is None else shell.actor_action_mask,
         taken_world_camera=memory.taken_world_camera,
         steps_left=steps_left,
     )
