@@ -36,7 +36,7 @@ class RootLoader:
         )
         self.rows = _chosen_rows(self.store, campaign, config)
         self.skipped: dict[str, str] = {}
-        self._generator = RolloutGenerator(campaign, self.store)
+        self.generator = RolloutGenerator(campaign, self.store)
         self._prepared: LRUCache[int, tuple[TargetedRoot, ...]] = LRUCache(config.kept_rows)
 
     def roots(self, row: IndexRow) -> tuple[TargetedRoot, ...]:
@@ -59,7 +59,7 @@ class RootLoader:
 
     def _prepare(self, row: IndexRow) -> tuple[TargetedRoot, ...]:
         try:
-            prepared = self._generator.prepare(row)
+            prepared = self.generator.prepare(row)
         except DataError as error:
             self.skipped[row.sample_key] = str(error)
             return ()
