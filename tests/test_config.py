@@ -191,7 +191,7 @@ def test_all_problems_are_reported_at_once_with_file_key_and_value(tmp_path):
         "oracle.znear_m: input should be greater than 0, got -1",
         "oracle.devise: unknown key; did you mean device?",
         "oracle.device: string should match pattern '^(auto|cpu|cuda(:\\d+)?)$', got 'gpu'",
-        "recipes[0].policy: input should be 'farthest_from_history'",
+        "recipes[0].policy: there are farthest_from_history, ",
         "recipes[0].horizon: input should be greater than or equal to 1, got 0",
         "recipes[0].branch[1]: input should be greater than or equal to 1, got 0",
         "recipes[1].branch: probabilities must sum to 1, got 1.1",

@@ -1,7 +1,9 @@
 """Campaign configuration: one frozen pydantic tree, read from TOML, hashed canonically."""
 
 from rollout_assets.config.campaign import CampaignConfig
+from rollout_assets.config.checkpoints import checkpoint_sha256, pin_checkpoints
 from rollout_assets.config.hashing import canonical_hash, canonical_json
+from rollout_assets.config.policy_names import BUILT_IN_POLICIES, SelectionPolicy
 from rollout_assets.config.reading import (
     DEMO_CAMPAIGN,
     CampaignText,
@@ -45,7 +47,6 @@ from rollout_assets.config.sections import (
     RolloutRecipeConfig,
     RolloutSuspiciousQueryConfig,
     SelectedDepthRetentionConfig,
-    SelectionPolicy,
     ShardConfig,
     SourceConfig,
     Split,
@@ -59,6 +60,7 @@ from rollout_assets.config.starting_file import commented_toml
 from rollout_assets.config.toml_text import toml_text
 
 __all__ = [
+    "BUILT_IN_POLICIES",
     "DEFAULT_MIXTURE",
     "DEFAULT_RECIPES",
     "DEMO_CAMPAIGN",
@@ -105,11 +107,13 @@ __all__ = [
     "Whole",
     "canonical_hash",
     "canonical_json",
+    "checkpoint_sha256",
     "commented_toml",
     "data_home",
     "hashed_when_set",
     "load_campaign",
     "merge_tables",
+    "pin_checkpoints",
     "read_campaign_text",
     "shipped_campaigns",
     "toml_text",

@@ -7,7 +7,7 @@ later are marked ``hashed_when_set`` and left out while they have their default.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -15,6 +15,7 @@ from rollout_assets.config.hashing import canonical_hash
 from rollout_assets.config.section import ConfigSection, Seed, Slug, unhashed
 from rollout_assets.config.sections import (
     DEFAULT_RECIPES,
+    RECORDED,
     AutomationConfig,
     CandidateConfig,
     OracleConfig,
@@ -50,6 +51,11 @@ class CampaignConfig(ConfigSection):
     suspicious: RolloutSuspiciousQueryConfig = unhashed(RolloutSuspiciousQueryConfig())
     quality: QualityConfig = QualityConfig()
     automation: AutomationConfig = AutomationConfig()
+
+    @classmethod
+    def recorded(cls, values: Any) -> Self:
+        """A campaign that a store records; its policies need not be installed here. ``ValidationError`` otherwise."""
+        return cls.model_validate(values, context={RECORDED: True})
 
     @field_validator("recipes")
     @classmethod

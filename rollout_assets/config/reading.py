@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rollout_assets.config.campaign import CampaignConfig
+from rollout_assets.config.checkpoints import pin_checkpoints
 from rollout_assets.config.problems import problems_list
 from rollout_assets.errors import ConfigError
 from rollout_assets.parsing import expand_path, parse_toml, read_text_file
@@ -35,6 +36,7 @@ def load_campaign(name_or_path: str | Path, settings: Mapping[str, Any] | None =
     """A campaign by the name of a shipped one (``demo``) or by the path of a TOML file.
 
     Relative paths in a file mean relative to that file; those of a shipped campaign lie under ``data_home()``.
+    Checkpoints are pinned by their content.
     ``settings`` are tables with keys that replace those of the file.
     """
     written = read_campaign_text(name_or_path)
@@ -43,9 +45,13 @@ def load_campaign(name_or_path: str | Path, settings: Mapping[str, Any] | None =
     except ValueError as error:
         raise ConfigError(f"{written.name}: not valid TOML: {error}") from None
     try:
-        return _with_paths(CampaignConfig.model_validate(raw), written.base)
+        config = CampaignConfig.model_validate(raw)
     except ValidationError as error:
         raise ConfigError(problems_list(written.name, error, CampaignConfig)) from None
+    try:
+        return _with_paths(config, written.base)
+    except ConfigError as error:
+        raise ConfigError(f"{written.name}: {error}") from None
 
 
 def merge_tables(table: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,4 +106,5 @@ def _with_paths(config: CampaignConfig, base: Path) -> CampaignConfig:
     )
     shards = config.shards.model_copy(update={"output_dir": base / config.shards.output_dir})
     split = config.split.model_copy(update={"file": config.split.file and base / config.split.file})
-    return config.model_copy(update={"source": source, "split": split, "shards": shards})
+    recipes = pin_checkpoints(config.recipes, base)
+    return config.model_copy(update={"source": source, "split": split, "shards": shards, "recipes": recipes})

@@ -35,7 +35,7 @@ def recorded_campaign(reader: RolloutZarrStoreReader) -> CampaignConfig | None:
     if not isinstance(recorded, dict):
         return None
     try:
-        return CampaignConfig.model_validate(recorded)
+        return CampaignConfig.recorded(recorded)
     except ValidationError:
         return None
 

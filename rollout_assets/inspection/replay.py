@@ -22,10 +22,9 @@ from rollout_assets.inspection.context import require_row
 from rollout_assets.inspection.diff import StoreDiff, StorePart, compare_parts
 from rollout_assets.inspection.provenance import refuse_other_campaign
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
-from rollout_assets.rollouts.engine import expand
-from rollout_assets.rollouts.evaluation import StateEvaluator, drive
+from rollout_assets.rollouts.driving import RolloutStart, drive
+from rollout_assets.rollouts.evaluation import StateEvaluator
 from rollout_assets.rollouts.generator import RolloutGenerator
-from rollout_assets.rollouts.keys import RolloutKey
 from rollout_assets.rollouts.records import SourceProvenance, refused_record, rollout_record
 from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
 from rollout_assets.rollouts.trace import RolloutLineage, RolloutZarrRecord, recipe_of
@@ -149,9 +148,8 @@ def _recomputed(generator: RolloutGenerator, prepared: PreparedSample, lineage: 
     if isinstance(root, RefusedTarget):
         mesh_version = prepared.mesh_version or ""
         return refused_record(prepared.actor, root.match, root.shell, campaign, generator.provenance, mesh_version)
-    key = RolloutKey(campaign.seed, root.actor.identity.sample_key, root.match.target.target_id)
     evaluator = StateEvaluator(campaign, generator.scorer)
-    (chains,) = drive([(root, campaign.seed, expand(recipe, key))], evaluator)
+    (chains,) = drive([RolloutStart(root, campaign.seed, recipe)], evaluator)
     depths = evaluator.selected_depths([(root, chains)]).get(root, {})
     return rollout_record(
         root.actor, root.match, recipe, campaign, generator.provenance, root.mesh_version, chains, depths

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from rollout_assets.config import OracleConfig, RolloutSuspiciousQueryConfig, SuspiciousKind
+from rollout_assets.config import BUILT_IN_POLICIES, OracleConfig, RolloutSuspiciousQueryConfig, SuspiciousKind
 from rollout_assets.inspection.audit import selected_rows
 from rollout_assets.inspection.context import rollout_context
 from rollout_assets.inspection.decode import decode_invalid_reason, named
@@ -177,11 +177,19 @@ def _weight_concentrated(subject: _Subject) -> pl.DataFrame:
 
 
 def _chosen_with_probability_near_zero(subject: _Subject) -> pl.DataFrame:
-    """A later branch of a ranking policy is as certain as the first, whose probability of 1 leaves it 0."""
+    """A later branch of a ranking policy is as certain as the first, whose probability of 1 leaves it 0.
+
+    Whether a policy that a package brought ranks is told by the probability of the draw.
+    """
     least, probability = subject.config.min_selection_probability, pl.col("selection_probabilities")
     policies = subject.context.select("rollout_row_id", "policy", "branch_factor")
-    ranked_branch = pl.col("policy").is_in(RANKING_POLICIES) & (pl.col("branch_factor") > 1)
     chosen = subject.selected.join(policies, on="rollout_row_id", how="left", maintain_order="left")
+    ranks = pl.col("policy").is_in(RANKING_POLICIES)
+    if "selected_draw_log_probability" in subject.steps.columns:
+        certain = subject.steps.select("step_row_id", certain=pl.col("selected_draw_log_probability") == 0)
+        chosen = chosen.join(certain, on="step_row_id", how="left", maintain_order="left")
+        ranks |= ~pl.col("policy").is_in(BUILT_IN_POLICIES) & pl.col("certain")
+    ranked_branch = ranks & (pl.col("branch_factor") > 1)
     improbable = chosen.filter(~(probability >= least) & ~ranked_branch.fill_null(False))
     text = f"policy {{}} chose it with probability {{}}; expected at least {least:g}"
     return improbable.select("candidate_row_id", "step_row_id", message=pl.format(text, "policy", probability))

@@ -8,6 +8,7 @@ points are added.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -128,6 +129,11 @@ class TargetCloud:
 
         The target's own come first, then those around it, each in the order of their voxel's digest.
         """
+        return self._sampled
+
+    @cached_property
+    def _sampled(self) -> tuple[Float32, Float32, NDArray[np.bool_]]:
+        """Kept, because all chains of a target share its root cloud."""
         own, around = (self._by_digest(np.flatnonzero(self.zone == zone)) for zone in (0, 1))
         room = self.config.points
         most_own = max(int(room * self.config.near_share), room - len(around))

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Protocol
 
 from rollout_assets.config.observation import ObservationConfig
+from rollout_assets.config.policy_names import POLICY_GROUP
 from rollout_assets.geometry.poses import Float64
 from rollout_assets.observations.observation import Arrays, Observations
 
-POLICY_GROUP = "rollout_assets.policies"
-"""Entry points of installed packages under this name are policies: functions from a checkpoint to a ``ViewPolicy``."""
+__all__ = ["POLICY_GROUP", "PolicyFactory", "ViewPolicy"]
 
 
 class ViewPolicy(Protocol):

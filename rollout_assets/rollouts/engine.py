@@ -3,7 +3,8 @@
 ``expand`` is a generator that asks for states by their path and is sent their evaluations, so it neither computes nor
 waits: the dataset writer drives many of them in lockstep, the manager drives them concurrently, and both get the same
 bits. A path is the shell indices selected so far; the root's path is empty. What a state holds depends on its path
-alone, never on the recipe, so recipes that reach the same state share its evaluation.
+alone, never on the recipe, so recipes that reach the same state share its evaluation. A recipe that brings its policy
+is sent states with that policy's proposal.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.config import RolloutRecipeConfig
 from rollout_assets.geometry.poses import Float32, Float64, translation
 from rollout_assets.rollouts.keys import RolloutKey, ShellPath
-from rollout_assets.rollouts.policies import ORACLE_SCORE, Decision, PolicyView, decide
+from rollout_assets.rollouts.policies import ORACLE_SCORE, Decision, PolicyProposal, PolicyView, decide
 from rollout_assets.rollouts.recipes import branch_count
 from rollout_assets.rollouts.trace import NOT_SELECTED, StepLabels, TerminationReason
 
@@ -29,7 +30,7 @@ class EvaluatedState:
     """A state with its offered views and their labels. pose_world_camera: (12,) where the actor stands.
 
     target_points_after: (k,) float32, how many points of the target are known once each view is taken; NaN where there
-    is no label.
+    is no label. ``proposal`` is what the recipe's own policy says of the views, if it brings one.
     """
 
     path: ShellPath
@@ -37,6 +38,7 @@ class EvaluatedState:
     shell: CandidateShell
     labels: StepLabels
     target_points_after: Float32
+    proposal: PolicyProposal | None = None
 
     @property
     def views_scored(self) -> int:
@@ -112,8 +114,13 @@ def expand(recipe: RolloutRecipeConfig, key: RolloutKey) -> Expansion:
     return chains
 
 
-def offered_chain(shell: CandidateShell, pose_world_camera: Float32, recipe: RolloutRecipeConfig) -> Chain:
-    """One state without labels, at which nothing was taken: no policy is asked, because no choice could be judged."""
+def offered_chain(
+    shell: CandidateShell, pose_world_camera: Float32, recipe: RolloutRecipeConfig, score_source: str | None = None
+) -> Chain:
+    """One state without labels, at which nothing was taken: no policy is asked, because no choice could be judged.
+
+    ``score_source`` is what the scores of a policy that the recipe brings would be called.
+    """
     count = len(shell)
     unscored = np.full(count, np.nan)
     view = PolicyView(
@@ -121,6 +128,7 @@ def offered_chain(shell: CandidateShell, pose_world_camera: Float32, recipe: Rol
         centers_world=translation(shell.pose_world_camera),
         history_world=translation(pose_world_camera[None]),
         scores=unscored,
+        proposal=None if score_source is None else PolicyProposal(unscored, score_source),
     )
     decision = decide(recipe, view, 1, np.random.default_rng(0))
     labels = StepLabels.unlabelled(count)
@@ -154,6 +162,7 @@ def _view(chain: Chain, state: EvaluatedState) -> PolicyView:
         centers_world=translation(state.shell.pose_world_camera),
         history_world=translation(np.stack(visited)),
         scores=state.scores,
+        proposal=state.proposal,
     )
 
 

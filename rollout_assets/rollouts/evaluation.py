@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
 from time import perf_counter
-from typing import TypeVar
 
 import numpy as np
 from cachetools import LRUCache
@@ -16,7 +15,7 @@ from cachetools import LRUCache
 from rollout_assets.candidates.mixture import CandidateRequest, generate_candidates
 from rollout_assets.candidates.rules import with_no_hit
 from rollout_assets.candidates.shell import CandidateShell
-from rollout_assets.config import CampaignConfig
+from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import Float32
 from rollout_assets.oracle.raycast import render_depth
@@ -41,16 +40,41 @@ SelectedDepths = dict[tuple[ShellPath, int], SelectedDepth]
 StateName = tuple[RolloutKey, ShellPath]
 """What tells states apart."""
 
-R = TypeVar("R")
+
+QuestionName = tuple[str, str | None, int]
+"""What tells questions to policies apart: policy, content of its checkpoint, steps left."""
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyQuestion:
+    """What is asked of the policy that a recipe brings: its scores of a state with so many views to go."""
+
+    recipe: RolloutRecipeConfig
+    steps_left: int
+
+    @property
+    def name(self) -> QuestionName:
+        """What decides the answer at a state; recipes that share a policy share its answers."""
+        return self.recipe.policy, self.recipe.checkpoint_sha256, self.steps_left
 
 
 @dataclass(frozen=True, eq=False)
 class StateRequest:
-    """A state of a root under a seed: the one reached by ``path``."""
+    """A state of a root under a seed: the one reached by ``path``.
+
+    ``question`` asks for a policy's scores as well; an evaluator alone does not answer it, ``StateProposer`` does.
+    """
 
     root: TargetedRoot
     seed: int
     path: ShellPath
+    question: PolicyQuestion | None = None
+
+    @classmethod
+    def of(cls, root: TargetedRoot, seed: int, path: ShellPath, recipe: RolloutRecipeConfig) -> StateRequest:
+        """A state as a recipe needs it, with its policy's scores if it brings one."""
+        asks = recipe.brings_policy
+        return cls(root, seed, path, PolicyQuestion(recipe, recipe.horizon - len(path)) if asks else None)
 
     @property
     def key(self) -> RolloutKey:
@@ -260,32 +284,6 @@ class StateEvaluator:
             world = requests[indices[0]].root.oracle_state.scene
             shells |= dict(zip(indices, generate_candidates(asked, self.config.candidates, world), strict=True))
         return [shells[index] for index in range(len(requests))]
-
-
-def drive(
-    rollouts: Sequence[
-        tuple[TargetedRoot, int, Generator[tuple[ShellPath, ...], Mapping[ShellPath, EvaluatedState], R]]
-    ],
-    evaluator: StateEvaluator,
-) -> list[R]:
-    """Run expansions (root, seed, generator) in lockstep, all states of a depth evaluated together, in order."""
-    results: dict[int, R] = {}
-    needed = {index: next(rollout) for index, (_, _, rollout) in enumerate(rollouts)}
-    while needed:
-        requests = [
-            StateRequest(rollouts[index][0], rollouts[index][1], path)
-            for index, paths in needed.items()
-            for path in paths
-        ]
-        states = iter(evaluator.evaluate(requests))
-        answers = {index: {path: next(states) for path in paths} for index, paths in needed.items()}
-        needed = {}
-        for index, answer in answers.items():
-            try:
-                needed[index] = rollouts[index][2].send(answer)
-            except StopIteration as stop:
-                results[index] = stop.value
-    return [results[index] for index in range(len(rollouts))]
 
 
 _ViewName = tuple[str, PinholeCamera, bytes]

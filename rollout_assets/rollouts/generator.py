@@ -12,9 +12,10 @@ from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
 from rollout_assets.errors import DataError, ReadingsDiffer
 from rollout_assets.oracle.scorer import OracleScorer
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
-from rollout_assets.rollouts.engine import Chain, expand
-from rollout_assets.rollouts.evaluation import SelectedDepths, StateEvaluator, drive
-from rollout_assets.rollouts.keys import RolloutKey
+from rollout_assets.rollouts.driving import RolloutStart, drive
+from rollout_assets.rollouts.engine import Chain
+from rollout_assets.rollouts.evaluation import SelectedDepths, StateEvaluator
+from rollout_assets.rollouts.policy_registry import require_policies
 from rollout_assets.rollouts.records import SourceProvenance, refused_record, rollout_record
 from rollout_assets.rollouts.roots import (
     PreparedSample,
@@ -90,7 +91,8 @@ class RolloutDatasetWriterStats:
 class RolloutGenerator:
     """Generates the records of source rows, one row at a time, all its targets and recipes together.
 
-    The same row gives the same records whatever else is generated before, after or beside it.
+    The same row gives the same records whatever else is generated before, after or beside it. Policies that recipes
+    bring are loaded first; one that cannot be used is ``PolicyRefused`` before any work.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class RolloutGenerator:
         provenance: SourceProvenance | None = None,
         scenes: SceneLoader | None = None,
     ) -> None:
+        require_policies(config.recipes)
         self.config = config
         self.store = store
         self.scorer = OracleScorer(config.oracle)
@@ -181,14 +184,9 @@ class RolloutGenerator:
         self, roots: Sequence[TargetedRoot], evaluator: StateEvaluator
     ) -> dict[tuple[TargetedRoot, str], tuple[Chain, ...]]:
         """Kept chains of every target and recipe of one row, grown together."""
-        seed = self.config.seed
-        rollouts = [
-            (root, seed, expand(recipe, RolloutKey(seed, root.actor.identity.sample_key, root.match.target.target_id)))
-            for root in roots
-            for recipe in self.config.recipes
-        ]
-        names = [(root, recipe.name) for root in roots for recipe in self.config.recipes]
-        return dict(zip(names, drive(rollouts, evaluator), strict=True))
+        starts = [RolloutStart(root, self.config.seed, recipe) for root in roots for recipe in self.config.recipes]
+        names = [(start.root, start.recipe.name) for start in starts]
+        return dict(zip(names, drive(starts, evaluator), strict=True))
 
     def _target_records(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -16,6 +16,7 @@ from rollout_assets.geometry.poses import Float32
 from rollout_assets.observations.assemble import ObservedState, ObservedTarget, observe
 from rollout_assets.observations.cloud import TakenView, TargetCloud
 from rollout_assets.observations.observation import MOTION_COLUMNS, Arrays, Observations
+from rollout_assets.rollouts.engine import EvaluatedState
 from rollout_assets.rollouts.evaluation import KEPT_STATES, StateEvaluator, StateName, StateRequest
 from rollout_assets.rollouts.roots import TargetedRoot
 from rollout_assets.rollouts.trace import SelectedDepth
@@ -43,31 +44,40 @@ class StateObserver:
         self._root_clouds: LRUCache[tuple[str, str], TargetCloud] = LRUCache(kept_states)
         self._lock = threading.Lock()
 
-    def observe(self, requests: Sequence[StateRequest], steps_left: Sequence[int]) -> Observations[Arrays]:
+    def observe(
+        self,
+        requests: Sequence[StateRequest],
+        steps_left: Sequence[int],
+        states: Sequence[EvaluatedState] | None = None,
+    ) -> Observations[Arrays]:
         """Observations of all requests, in order, as wide as the campaign's shells; steps_left: one for each.
 
-        With no steps left no view is offered any more, so such a state is not evaluated.
+        ``states`` are those of the requests, if the caller has them. With no steps left no view is offered any more,
+        so such a state is not evaluated here.
         """
-        shells = self._shells([r for r, left in zip(requests, steps_left, strict=True) if left])
-        memories = self._memories_of(requests)
+        known = self._open_states(requests, steps_left) if states is None else states
+        memories = self._memories_of(requests, known)
         began = perf_counter()
         observed = [
-            _observed(request.root, next(shells) if left else None, memory, left)
-            for request, memory, left in zip(requests, memories, steps_left, strict=True)
+            _observed(request.root, state, memory, left)
+            for request, state, memory, left in zip(requests, known, memories, steps_left, strict=True)
         ]
         observations = observe(observed, self.config, self._evaluator.config.candidates.num_candidates)
         self._evaluator.times.add("observe", began)
         return observations
 
-    def _shells(self, requests: Sequence[StateRequest]) -> Iterator[CandidateShell]:
-        return iter([state.shell for state in self._evaluator.evaluate(requests)])
+    def _open_states(self, requests: Sequence[StateRequest], steps_left: Sequence[int]) -> list[EvaluatedState | None]:
+        """The states at which a view may be taken; None for the others."""
+        states = iter(self._evaluator.evaluate([r for r, left in zip(requests, steps_left, strict=True) if left]))
+        return [next(states) if left else None for left in steps_left]
 
-    def _memories_of(self, requests: Sequence[StateRequest]) -> list[_Memory]:
+    def _memories_of(self, requests: Sequence[StateRequest], states: Sequence[EvaluatedState | None]) -> list[_Memory]:
         """What is remembered at each state; views that nobody has looked at yet are rendered together."""
         with self._lock:
             memories = {name: self._memories[name] for name in _names_on_the_way(requests) if name in self._memories}
         missing = _missing(requests, memories)
-        shown = self._views_shown([request for request in missing.values() if request.path])
+        poses = {(r.key, r.path): state.pose_world_camera for r, state in zip(requests, states, strict=True) if state}
+        shown = self._views_shown([request for request in missing.values() if request.path], poses)
         began = perf_counter()
         for name, request in missing.items():
             parent = memories[request.key, request.path[:-1]] if request.path else None
@@ -89,14 +99,17 @@ class StateObserver:
                 self._root_clouds[name] = cloud
         return _Memory(cloud, root.actor.reference_pose_world_camera[None])
 
-    def _views_shown(self, requests: Sequence[StateRequest]) -> dict[StateName, TakenView]:
-        """By state, the last view on the way to it: the one at which the actor stands there."""
-        parents = self._shells([StateRequest(r.root, r.seed, r.path[:-1]) for r in requests])
-        poses = [shell.pose_world_camera[r.path[-1]] for shell, r in zip(parents, requests, strict=True)]
-        images = self._evaluator.depths_of([(r.root, pose) for r, pose in zip(requests, poses, strict=True)])
+    def _views_shown(
+        self, requests: Sequence[StateRequest], poses: dict[StateName, Float32]
+    ) -> dict[StateName, TakenView]:
+        """By state, the last view on the way to it: the one at which the actor stands there, by ``poses`` if known."""
+        further = [request for request in requests if (request.key, request.path) not in poses]
+        parents = self._evaluator.evaluate([StateRequest(r.root, r.seed, r.path[:-1]) for r in further])
+        for request, parent in zip(further, parents, strict=True):
+            poses[request.key, request.path] = parent.shell.pose_world_camera[request.path[-1]]
+        images = self._evaluator.depths_of([(r.root, poses[r.key, r.path]) for r in requests])
         return {
-            (request.key, request.path): _taken_view(pose, image)
-            for request, pose, image in zip(requests, poses, images, strict=True)
+            (r.key, r.path): _taken_view(poses[r.key, r.path], image) for r, image in zip(requests, images, strict=True)
         }
 
 
@@ -126,7 +139,8 @@ def _taken_view(pose_world_camera: Float32, image: SelectedDepth) -> TakenView:
     return TakenView.of(pose_world_camera, image.depth_m, image.valid_mask, image.focal_px, image.principal_point_px)
 
 
-def _observed(root: TargetedRoot, shell: CandidateShell | None, memory: _Memory, steps_left: int) -> ObservedState:
+def _observed(root: TargetedRoot, state: EvaluatedState | None, memory: _Memory, steps_left: int) -> ObservedState:
+    shell = None if state is None else state.shell
     return ObservedState(
         target=observed_target(root.match.target),
         camera=root.actor.camera,

@@ -1,18 +1,20 @@
 """Selection policies: from what may be seen of a shell to the views that are taken.
 
 A policy gets a ``PolicyView`` and nothing else: which rows are takeable, where they stand, where the actor has been,
-and a score per row. Whether that score is an oracle's label is the engine's affair; no policy can reach the truth.
+and a score per row. Whether that score is an oracle's label is the engine's affair; no policy can reach the truth. A
+policy that a package brings has scored the rows already, from observations: its proposal is in the view.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_assets.config import RolloutRecipeConfig, SelectionPolicy
+from rollout_assets.config import RolloutRecipeConfig
+from rollout_assets.errors import PolicyRefused
 from rollout_assets.geometry.poses import Float32, Float64
 from rollout_assets.rollouts.draws import (
     draw_log_probabilities,
@@ -31,17 +33,26 @@ LOGIT_LIMIT = 7.0
 
 
 @dataclass(frozen=True, eq=False)
+class PolicyProposal:
+    """What a policy that a package brings says of a state: scores (k,), finite where a view is takeable, else NaN."""
+
+    scores: Float64
+    score_source: str
+
+
+@dataclass(frozen=True, eq=False)
 class PolicyView:
     """What a policy may look at: k candidates of one state.
 
     takeable: (k,) bool; centers_world: (k, 3); history_world: (h, 3) root first, last row is where the actor stands;
-    scores: (k,) with NaN where there is none.
+    scores: (k,) with NaN where there is none. ``proposal`` is there for recipes that bring their policy.
     """
 
     takeable: NDArray[np.bool_]
     centers_world: Float64
     history_world: Float64
     scores: Float64
+    proposal: PolicyProposal | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +92,7 @@ class Decision:
 
 def decide(recipe: RolloutRecipeConfig, view: PolicyView, count: int, rng: np.random.Generator) -> Decision:
     """Pick up to ``count`` views without replacement; none when no takeable view has a finite score."""
-    policy = POLICY_RULES[recipe.policy]
+    policy = _rule(recipe, view)
     scores = policy.scores(view, rng)
     eligible = view.takeable & np.isfinite(scores)
     if policy.needs_label:
@@ -175,7 +186,7 @@ def _by_lot(view: PolicyView, rng: np.random.Generator) -> Float64:
     return rng.random(len(view.takeable))
 
 
-POLICY_RULES: dict[SelectionPolicy, PolicyRule] = {
+POLICY_RULES: Mapping[str, PolicyRule] = {
     "farthest_from_history": PolicyRule("distance_to_history_m", _from_history, draws=False, logits=_as_they_are),
     "farthest_from_reference": PolicyRule("distance_to_reference_m", _from_reference, draws=False, logits=_as_they_are),
     "random": PolicyRule("uniform_draw", _by_lot, draws=True, logits=_all_alike, needs_label=True),
@@ -184,6 +195,21 @@ POLICY_RULES: dict[SelectionPolicy, PolicyRule] = {
     "temperature_softmax": PolicyRule(ORACLE_SCORE, _oracle, draws=True, logits=spread_logits),
 }
 """``random`` draws among labelled views, ``random_valid`` among all that can be taken."""
+
+
+def draws(recipe: RolloutRecipeConfig) -> bool:
+    """Whether a recipe draws views; otherwise it takes the best ones."""
+    return recipe.draw if recipe.brings_policy else POLICY_RULES[recipe.policy].draws
+
+
+def _rule(recipe: RolloutRecipeConfig, view: PolicyView) -> PolicyRule:
+    if not recipe.brings_policy:
+        return POLICY_RULES[recipe.policy]
+    proposal = view.proposal
+    if proposal is None:
+        raise PolicyRefused(f"recipe {recipe.name}: nobody asked policy {recipe.policy} for its scores")
+    logits = spread_logits if recipe.draw else _as_they_are
+    return PolicyRule(proposal.score_source, lambda _view, _rng: proposal.scores, recipe.draw, logits)
 
 
 def _near(centers_world: Float64, gap_m: float) -> NDArray[np.bool_]:

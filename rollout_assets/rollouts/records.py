@@ -9,6 +9,7 @@ from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
 from rollout_assets.rollouts.engine import Chain, StepDecision, offered_chain
 from rollout_assets.rollouts.keys import RolloutKey, ShellPath
+from rollout_assets.rollouts.proposing import score_source_of
 from rollout_assets.rollouts.recipes import branch_schedule_id, largest_branch
 from rollout_assets.rollouts.trace import (
     NOT_SELECTED,
@@ -87,7 +88,9 @@ def refused_record(
 ) -> RolloutZarrRecord:
     """The record of a target that got no rollout, under the first recipe: without chains, or with the views offered."""
     recipe = config.recipes[0]
-    chains = () if shell is None else (offered_chain(shell, actor.reference_pose_world_camera, recipe),)
+    chains: tuple[Chain, ...] = ()
+    if shell is not None:
+        chains = (offered_chain(shell, actor.reference_pose_world_camera, recipe, score_source_of(recipe)),)
     return rollout_record(actor, match, recipe, config, provenance, mesh_version, chains, {})
 
 
@@ -130,6 +133,7 @@ def _lineage(
         candidate_config_hash=config.candidate_config_hash,
         oracle_config_hash=config.oracle_config_hash,
         rollout_config_hash=config.rollout_config_hash,
+        model_checkpoint_hash=recipe.checkpoint_sha256,
         random_seed=config.seed,
         rollout_policy=recipe.policy,
         source_cache_version=provenance.cache_version,

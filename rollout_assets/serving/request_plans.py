@@ -68,7 +68,7 @@ def find_target(prepared: PreparedSample, target: str | int) -> TargetedRoot | R
 
 def _recipe_of(request: RolloutRequest, config: CampaignConfig) -> RolloutRecipeConfig:
     if isinstance(request.recipe, RolloutRecipeConfig):
-        return request.recipe
+        return _whole_recipe(request.recipe, config)
     field = "recipe" if request.agent_ref is None else "agent_ref.name"
     recipes = {recipe.name: recipe for recipe in config.recipes}
     if request.agent_name is None and len(recipes) == 1:
@@ -77,6 +77,24 @@ def _recipe_of(request: RolloutRequest, config: CampaignConfig) -> RolloutRecipe
         names = ", ".join(recipes)
         raise RowRefused(field, f"campaign {config.name} has recipes {names}, got {request.agent_name!r}")
     return recipes[request.agent_name]
+
+
+def _whole_recipe(recipe: RolloutRecipeConfig, config: CampaignConfig) -> RolloutRecipeConfig:
+    """A recipe that a request carries. One that brings its policy must be the campaign's, whose file is then read.
+
+    Otherwise whoever may send requests could have the server load any file or module on its machine.
+    """
+    if not recipe.brings_policy:
+        return recipe
+    own = next((own for own in config.recipes if own.hashable() == recipe.hashable()), None)
+    if own is None:
+        brought = ", ".join(own.name for own in config.recipes if own.brings_policy) or "none"
+        raise RowRefused(
+            "recipe.policy",
+            f"a request cannot bring policy {recipe.policy} or a checkpoint; recipes of campaign {config.name} that "
+            f"have one and can be named: {brought}",
+        )
+    return own
 
 
 def _with_params(recipe: RolloutRecipeConfig, request: RolloutRequest) -> RolloutRecipeConfig:

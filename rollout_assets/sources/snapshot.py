@@ -41,6 +41,20 @@ class StoreSnapshot:
         """The manifest's shards by id."""
         return {shard.shard_id: shard for shard in self.manifest.shards}
 
+    def manifest_hashes(self) -> Iterator[str]:
+        """The hash of the manifest, then those that it had before its shards were appended, latest first."""
+        yield layout.source_manifest_hash(self.manifest_json)
+        for shards in range(len(self.manifest.shards) - 1, 0, -1):
+            yield layout.source_manifest_hash(self._earlier_manifest(shards))
+
+    def _earlier_manifest(self, shards: int) -> dict[str, Any]:
+        """The manifest when the store had only its first shards: an append changes nothing but shards and counts."""
+        samples = sum(shard.num_rows for shard in self.manifest.shards[:shards])
+        splits = Counter(row.own_split for row in self.rows[:samples])
+        counts = {"num_samples": samples, "num_shards": shards, "num_train": splits["train"], "num_val": splits["val"]}
+        stats = self.manifest_json["stats"] | counts
+        return self.manifest_json | {"shards": self.manifest_json["shards"][:shards], "stats": stats}
+
     @cached_property
     def rows_by_key(self) -> dict[str, IndexRow]:
         """The rows by sample key."""

@@ -82,6 +82,10 @@ class VinOfflineStore:
         """Digest of the manifest's canonical bytes, 16 hex digits."""
         return layout.source_manifest_hash(self._snapshot.manifest_json)
 
+    def had_manifest(self, manifest_hash: str) -> bool:
+        """Whether the store has a manifest of this hash now, or had it before rows were appended."""
+        return manifest_hash in self._snapshot.manifest_hashes()
+
     def split_manifest_hash(self, split: str) -> str:
         """Digest of a split's ordered rows under this manifest, 16 hex digits."""
         return layout.split_manifest_hash(self.source_manifest_hash, split, self.rows(split))
@@ -123,9 +127,18 @@ class VinOfflineStore:
         A read that the system refuses is its own ``OSError``: it says nothing about the row.
         """
         trajectory = self._trajectory(row)
+        actor, snippet = self._actor(row, trajectory), self._snippet_pose(row, trajectory)
+        gt_boxes = self._optional_boxes(row, layout.GT_OBBS, layout.GT_NAMES, snippet) or BoxSet.empty()
+        return VinSample(actor, VinTruth(gt_boxes=gt_boxes, mesh_path=self.meshes.find(row.scene_id)))
+
+    def actor(self, row: IndexRow) -> VinActor:
+        """The actor's half of one row. Nothing of the truth is read, so neither meshes nor true boxes need be there."""
+        return self._actor(row, self._trajectory(row))
+
+    def _actor(self, row: IndexRow, trajectory: Float32) -> VinActor:
         points, inv_dist_std = self._points(row)
         snippet = self._snippet_pose(row, trajectory)
-        actor = VinActor(
+        return VinActor(
             identity=row,
             trajectory_world_camera=compose(trajectory, RIG_FROM_LUF),
             reference_pose_world_camera=self._pose(row, REFERENCE),
@@ -137,8 +150,6 @@ class VinOfflineStore:
             time_ns=self._time_ns(row, len(trajectory)),
             gravity_in_world=self._gravity(row),
         )
-        gt_boxes = self._optional_boxes(row, layout.GT_OBBS, layout.GT_NAMES, snippet) or BoxSet.empty()
-        return VinSample(actor, VinTruth(gt_boxes=gt_boxes, mesh_path=self.meshes.find(row.scene_id)))
 
     def record(self, row: IndexRow, name: str) -> Any:
         """One row of a msgpack block, decoded; None when the shard does not have it."""

@@ -1,4 +1,7 @@
-"""Batching: states that concurrent rollouts ask for at about the same time are evaluated in one device launch."""
+"""Batching: states that concurrent rollouts ask for at about the same time are evaluated in one device launch.
+
+So are the questions to policies that recipes bring: a policy is shown all of its states of a batch at once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from dataclasses import dataclass
 
 from rollout_assets.errors import ConfigError
 from rollout_assets.rollouts.engine import EvaluatedState
-from rollout_assets.rollouts.evaluation import StateEvaluator, StateName, StateRequest
+from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
+from rollout_assets.rollouts.proposing import Asked, StateProposer, asked
 
 
 @dataclass(frozen=True)
@@ -48,10 +52,11 @@ class EvaluationBatcher:
 
     def __init__(self, evaluator: StateEvaluator, limits: BatchLimits) -> None:
         self._evaluator, self._limits = evaluator, limits
+        self._proposer = StateProposer(evaluator)
         self._largest_batch = max(1, limits.max_views // evaluator.config.candidates.num_candidates)
         self._pool = ThreadPoolExecutor(limits.workers, thread_name_prefix="scoring")
         self._waiting: list[StateRequest] = []
-        self._under_way: dict[StateName, asyncio.Future[BatchedState]] = {}
+        self._under_way: dict[Asked, asyncio.Future[BatchedState]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._batches: set[asyncio.Task[None]] = set()
 
@@ -73,7 +78,7 @@ class EvaluationBatcher:
         self._pool.shutdown(wait=True)
 
     def _enqueue(self, request: StateRequest) -> asyncio.Future[BatchedState]:
-        name = (request.key, request.path)
+        name = asked(request)
         if name not in self._under_way:
             loop = asyncio.get_running_loop()
             self._under_way[name] = loop.create_future()
@@ -115,10 +120,10 @@ class EvaluationBatcher:
 
     def _settle(self, request: StateRequest) -> asyncio.Future[BatchedState]:
         """The future of a request, removed from the list; a failure that nobody waits for gives no warning."""
-        future = self._under_way.pop((request.key, request.path))
+        future = self._under_way.pop(asked(request))
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return future
 
     def _score(self, batch: Sequence[StateRequest]) -> list[BatchedState]:
         worker = threading.current_thread().name.rpartition("_")[2]
-        return [BatchedState(state, worker) for state in self._evaluator.evaluate(batch)]
+        return [BatchedState(state, worker) for state in self._proposer.evaluate(batch)]

@@ -15,9 +15,10 @@ from weakref import WeakKeyDictionary
 
 from rollout_assets.errors import ConfigError, RolloutFailed
 from rollout_assets.metrics.summaries import Metrics
-from rollout_assets.rollouts.engine import Chain, EvaluatedState, Expansion, expand
+from rollout_assets.rollouts.driving import RolloutStart
+from rollout_assets.rollouts.engine import Chain, EvaluatedState, Expansion
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
-from rollout_assets.rollouts.keys import RolloutKey, ShellPath
+from rollout_assets.rollouts.keys import ShellPath
 from rollout_assets.rollouts.manager.batching import BatchedState, BatchLimits, EvaluationBatcher
 from rollout_assets.rollouts.manager.completions import (
     GrownRollout,
@@ -110,13 +111,13 @@ class AsyncRolloutImpl(RolloutImpl):
 
     async def _grow(self, task: RolloutTask, seed: int) -> GrownRollout:
         limits = self._limits_of(task)
-        key = RolloutKey(seed, task.root.actor.identity.sample_key, task.root.match.target.target_id)
-        rollout = expand(limits.applied(task.recipe), key)
+        start = RolloutStart(task.root, seed, limits.applied(task.recipe))
+        rollout = start.expansion()
         spent = _Spent()
         paths: Sequence[ShellPath] | None = next(rollout)
         while paths is not None:
             asked = perf_counter()
-            requests = [StateRequest(task.root, seed, path) for path in paths]
+            requests = [start.request(path) for path in paths]
             if not await self._fits(requests, spent.worker_views.total(), limits.max_views_scored):
                 _, chains = self._select_view(rollout, {})
                 break

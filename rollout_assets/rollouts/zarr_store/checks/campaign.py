@@ -47,9 +47,14 @@ _HASHES: Mapping[str, Callable[[CampaignConfig], str]] = {
     "oracle_config_id": lambda config: config.oracle_config_hash,
     "rollout_config_id": lambda config: config.rollout_config_hash,
     "target_crop_policy_id": lambda config: config.oracle.crop_policy_name,
-    "model_checkpoint_id": lambda _: "",
 }
-"""Strings of a lineage -> what the campaign makes them; no campaign uses a model."""
+"""Strings of a lineage -> what the campaign makes them."""
+
+_RECIPE_STRINGS: Mapping[str, Callable[[RolloutRecipeConfig], str]] = {
+    "branch_schedule_id": branch_schedule_id,
+    "model_checkpoint_id": lambda recipe: recipe.checkpoint_sha256 or "",
+}
+"""Strings of a lineage -> what its recipe makes them; a policy without a checkpoint has none."""
 
 _PLANNED_SOURCES: Mapping[str, str] = {
     "source_cache_version_id": "source_cache_version",
@@ -128,8 +133,8 @@ def lineage_follows_campaign(store: StoreUnderCheck) -> Findings:
     everywhere = np.ones(len(recipe), np.bool_)
     for name, value_of in _HASHES.items():
         yield from _strings(store, LINEAGE, name, [value_of(store.campaign)] * len(recipe), everywhere)
-    schedules = [branch_schedule_id(recipes[index]) for index in recipe]
-    yield from _strings(store, LINEAGE, "branch_schedule_id", schedules, recipe >= 0)
+    for name, text_of in _RECIPE_STRINGS.items():
+        yield from _strings(store, LINEAGE, name, [text_of(recipes[index]) for index in recipe], recipe >= 0)
     digests = [
         key.selection_digest(recipes[index], path)
         for key, index, path in zip(store.rollout_keys, recipe, store.rollout_paths, strict=True)

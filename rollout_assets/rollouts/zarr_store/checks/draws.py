@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_assets.config import RolloutRecipeConfig, SelectionPolicy, StochasticBranching
+from rollout_assets.config import RolloutRecipeConfig, StochasticBranching
 from rollout_assets.geometry.poses import Float64
 from rollout_assets.geometry.vectors import components, length
 from rollout_assets.rollouts.policies import (
@@ -19,6 +19,7 @@ from rollout_assets.rollouts.policies import (
     ORACLE_SCORE,
     POLICY_RULES,
 )
+from rollout_assets.rollouts.policies import draws as draws_views
 from rollout_assets.rollouts.zarr_store.checks.block import Block
 from rollout_assets.rollouts.zarr_store.findings import Findings
 from rollout_assets.rollouts.zarr_store.schema import ABSENT
@@ -26,6 +27,8 @@ from rollout_assets.rollouts.zarr_store.schema import ABSENT
 Mask = NDArray[np.bool_]
 
 _TOLERANCE = 1e-4
+_NO_NAME = -2
+"""An id that no row has."""
 
 
 @dataclass(eq=False)
@@ -68,7 +71,7 @@ class _Draws:
     @cached_property
     def eligible(self) -> Mask:
         """(s, k): what the policy may rank: takeable rows, labelled ones where it needs a label."""
-        needs_label = self.given(lambda recipe: POLICY_RULES[recipe.policy].needs_label or _by_oracle(recipe))
+        needs_label = self.given(_needs_label)
         return self.shells("actor_action_mask") & (~needs_label | np.isfinite(self.scores))
 
     @cached_property
@@ -110,7 +113,7 @@ class _Draws:
     @cached_property
     def draws(self) -> Mask:
         """(s, 1): whether the policy draws; otherwise it ranks."""
-        return self.given(lambda recipe: POLICY_RULES[recipe.policy].draws)
+        return self.given(draws_views)
 
     @cached_property
     def spaced(self) -> Mask:
@@ -141,10 +144,7 @@ def logits_follow_policy(block: Block) -> Findings:
     )
     text = "must be what the recipe's policy makes of its scores"
     yield from block.bad_candidates("selection_logits", (wrong & draws.known).reshape(-1), text)
-    names = block.store.strings("score_source")
-    sources = [POLICY_RULES[recipe.policy].score_source for recipe in draws.recipes]
-    ids = np.array([names.index(name) if name in names else ABSENT for name in sources])
-    wrong = (draws.shells("score_source_id") != ids[draws.recipe][:, None]) & draws.known
+    wrong = (draws.shells("score_source_id") != _score_sources(draws)[draws.recipe][:, None]) & draws.known
     yield from block.bad_candidates("score_source_id", wrong.reshape(-1), "must be what the recipe's policy ranks by")
 
 
@@ -224,13 +224,39 @@ def _draws(block: Block) -> _Draws | None:
     return kept
 
 
-def _by_oracle(recipe: RolloutRecipeConfig) -> bool:
-    return POLICY_RULES[recipe.policy].score_source == ORACLE_SCORE
+def _needs_label(recipe: RolloutRecipeConfig) -> bool:
+    if recipe.brings_policy:
+        return False
+    rule = POLICY_RULES[recipe.policy]
+    return rule.needs_label or rule.score_source == ORACLE_SCORE
+
+
+def _score_sources(draws: _Draws) -> NDArray[np.int64]:
+    """(recipes,): the id of what each recipe ranks by.
+
+    What a policy that a package brought calls its scores is not known here; it must be as at the recipe's first
+    step in the block.
+    """
+    names, stored = draws.block.store.strings("score_source"), draws.shells("score_source_id")
+    ids = np.full(len(draws.recipes), ABSENT, np.int64)
+    for index, recipe in enumerate(draws.recipes):
+        steps = np.flatnonzero(draws.recipe == index)
+        if not recipe.brings_policy:
+            name = POLICY_RULES[recipe.policy].score_source
+            ids[index] = names.index(name) if name in names else ABSENT
+        elif len(steps) and 0 <= stored[steps[0], 0] < len(names):
+            ids[index] = stored[steps[0], 0]
+        else:
+            ids[index] = _NO_NAME
+    return ids
 
 
 def _expected_logits(draws: _Draws) -> Float64:
+    """Logits of a policy that a package brought are what it said: any finite number, within limits where it draws."""
     policy = draws.given(lambda recipe: recipe.policy)
-    expected = np.zeros(draws.logits.shape)
+    brought = draws.given(lambda recipe: recipe.brings_policy)
+    limit = np.where(draws.draws, LOGIT_LIMIT, np.finfo(np.float32).max)
+    expected = np.where(brought, np.clip(np.nan_to_num(draws.logits), -limit, limit), 0.0)
     for name, logits_of in _LOGITS.items():
         steps = np.flatnonzero(policy == name)
         if len(steps):
@@ -256,13 +282,13 @@ def _spread_logits(draws: _Draws, steps: NDArray[np.int64]) -> Float64:
     return np.where((count < 2) | ~(spread > 0), 0.0, logits)
 
 
-_LOGITS: Mapping[SelectionPolicy, Callable[[_Draws, NDArray[np.int64]], Float64]] = {
+_LOGITS: Mapping[str, Callable[[_Draws, NDArray[np.int64]], Float64]] = {
     "oracle_greedy": lambda draws, steps: draws.scores[steps],
     "temperature_softmax": _spread_logits,
     "farthest_from_history": lambda draws, steps: draws.from_history[steps],
     "farthest_from_reference": lambda draws, steps: draws.from_reference[steps],
 }
-"""Policy -> logits (m, k) of m steps; those of all others are 0."""
+"""Policy of the engine -> logits (m, k) of m steps; those of its others are 0."""
 
 
 def _quantile(ordered: Float64, count: NDArray[np.int64], share: float) -> Float64:

@@ -167,7 +167,7 @@ class StoreUnderCheck:
     def campaign(self) -> CampaignConfig | None:
         """The campaign that the manifest says made the store; None when it does not say, or not in our words."""
         try:
-            return CampaignConfig.model_validate(self.generation.get("writer_config"))
+            return CampaignConfig.recorded(self.generation.get("writer_config"))
         except ValidationError:
             return None
 
@@ -180,7 +180,7 @@ class StoreUnderCheck:
         if not own or not isinstance(recorded, dict) or not {"recipes", "candidates", "oracle"} <= recorded.keys():
             return ""
         try:
-            CampaignConfig.model_validate(recorded)
+            CampaignConfig.recorded(recorded)
         except ValidationError as error:
             wrong = validation_problems(error)[0]
             return f"is not a campaign of this version: {wrong.field}: {wrong.message}"
