@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from rollout_assets.errors import StateMissing, StoreError
 from rollout_assets.learning.batch import QHBatch
+from rollout_assets.learning.observation_source import ObservationSource
 from rollout_assets.learning.ranks import require_agreement
 from rollout_assets.learning.states import Columns, StateSource, UnitDepth, UnitKey, Verify, batch_of
 
@@ -35,10 +36,11 @@ class QHDataset(Dataset[QHBatch]):
         trainable_only: bool = True,
         cached_units: int = 32,
         verify: Verify = "manifest",
+        observations: ObservationSource | None = None,
     ) -> None:
         if cached_units < 1:
             raise StoreError(f"cached_units must be >= 1, got {cached_units}")
-        self.source = StateSource(stores, trainable_only, history, verify)
+        self.source = StateSource(stores, trainable_only, history, verify, observations)
         self._ends = np.cumsum([unit.count for unit in self.source.units], dtype=np.int64)
         self._cache: LRUCache[int, tuple[Columns, UnitDepth | None]] = LRUCache(cached_units)
 

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from rollout_assets.errors import RolloutAssetsError, StoreError
 from rollout_assets.learning.batch import QHBatch
+from rollout_assets.learning.observation_source import ObservationSource
 from rollout_assets.learning.order import BatchPlan, Tail, Window, epoch_windows
 from rollout_assets.learning.ranks import group_size, require_agreement
 from rollout_assets.learning.states import Columns, StateSource, Unit, UnitDepth, UnitKey, Verify, batch_of
@@ -74,12 +75,13 @@ class QHIterableDataset(IterableDataset[QHBatch]):
         trainable_only: bool = True,
         window_units: int = 8,
         verify: Verify = "manifest",
+        observations: ObservationSource | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
             raise StoreError(f"rank must be between 0 and {world_size - 1}, got {rank}")
         if window_units < 1:
             raise StoreError(f"window_units must be >= 1, got {window_units}")
-        self.source = StateSource(stores, trainable_only, history, verify)
+        self.source = StateSource(stores, trainable_only, history, verify, observations)
         self.batch_size = batch_size
         self.seed = seed
         self.shuffle = shuffle
