@@ -48,12 +48,12 @@ class StateObserver:
         self,
         requests: Sequence[StateRequest],
         steps_left: Sequence[int],
-        states: Sequence[EvaluatedState] | None = None,
+        states: Sequence[EvaluatedState | None] | None = None,
     ) -> Observations[Arrays]:
         """Observations of all requests, in order, as wide as the campaign's shells; steps_left: one for each.
 
         ``states`` are those of the requests, if the caller has them. With no steps left no view is offered any more,
-        so such a state is not evaluated here.
+        so such a state is not evaluated here, and is None among ``states``.
         """
         known = self._open_states(requests, steps_left) if states is None else states
         memories = self._memories_of(requests, known)

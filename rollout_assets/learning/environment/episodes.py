@@ -158,8 +158,8 @@ class EpisodePlayer:
 
     def observe(self, episodes: Sequence[Episode]) -> dict[str, Arrays]:
         """What the actors know, in one call, as a vector environment gives it."""
-        requests = [episode.request for episode in episodes]
-        return as_arrays(self._observer.observe(requests, [episode.steps_left for episode in episodes]))
+        requests, left = [episode.request for episode in episodes], [episode.steps_left for episode in episodes]
+        return as_arrays(self._observer.observe(requests, left, [episode.state for episode in episodes]))
 
     def info(self, episode: Episode, untakeable: bool = False) -> dict[str, Any]:
         """Which state this is, which views can be taken (int8, as spaces draw with), and their gains if asked for.
