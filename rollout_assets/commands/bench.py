@@ -129,6 +129,7 @@ def collection(
 
 
 @app.command()
+<<<<<<< HEAD
 def policies(
     store: Annotated[Path, typer.Option(help="The store that the trees are trained on.", metavar="STORE")],
     source: Annotated[list[Path], typer.Option(help="The source of the stores; may be given again.", metavar="SOURCE")],
@@ -154,6 +155,16 @@ def policies(
         "cache_dir": cache_dir,
     }
     _run("policies.benchmark_policies", as_json, **places, homes=homes)
+=======
+def environment(
+    campaign: CampaignOption = DEMO_CAMPAIGN,
+    rows: Annotated[int | None, typer.Option(help="Only the first rows; default: all.", min=1)] = None,
+    members: Annotated[int, typer.Option(help="Members of the vector environment.", min=1)] = 16,
+    as_json: AsJson = False,
+) -> None:
+    """Views a second of the Gymnasium vector environment beside the engine's, over the same roots."""
+    _run("environment.benchmark_environment", as_json, config=load_campaign(campaign), rows=rows, members=members)
+>>>>>>> gym
 
 
 def _run(benchmark: str, as_json: bool, **options: Any) -> None:
