@@ -129,7 +129,6 @@ def collection(
 
 
 @app.command()
-<<<<<<< HEAD
 def policies(
     store: Annotated[Path, typer.Option(help="The store that the trees are trained on.", metavar="STORE")],
     source: Annotated[list[Path], typer.Option(help="The source of the stores; may be given again.", metavar="SOURCE")],
@@ -155,7 +154,9 @@ def policies(
         "cache_dir": cache_dir,
     }
     _run("policies.benchmark_policies", as_json, **places, homes=homes)
-=======
+
+
+@app.command()
 def environment(
     campaign: CampaignOption = DEMO_CAMPAIGN,
     rows: Annotated[int | None, typer.Option(help="Only the first rows; default: all.", min=1)] = None,
@@ -164,7 +165,6 @@ def environment(
 ) -> None:
     """Views a second of the Gymnasium vector environment beside the engine's, over the same roots."""
     _run("environment.benchmark_environment", as_json, config=load_campaign(campaign), rows=rows, members=members)
->>>>>>> gym
 
 
 def _run(benchmark: str, as_json: bool, **options: Any) -> None:

@@ -202,7 +202,6 @@ def test_a_campaign_without_stored_depth_observes_the_same(roots):
     assert equal(StateObserver(evaluator_of(without), WHAT).observe(request, [1]), with_depth) == []
 
 
-<<<<<<< HEAD
 PRIVILEGED = (
     *("mesh", "clearance", "collision", "gt", "matched", "truth"),
     *("label", "gain", "rri", "error", "oracle", "pm", "reward"),
@@ -263,7 +262,8 @@ def test_the_loader_of_stored_states_says_the_same(stored, source, roots):
     live = observer.observe(live_requests(states, roots), [state.steps_left for *_, state in states])
     loader = ObservedStates(RolloutZarrStoreReader(stored), source, WHAT)
     assert equal(loader.observations(range(len(states))), live) == []
-=======
+
+
 def test_a_state_without_steps_left_offers_nothing_and_is_not_evaluated(roots):
     evaluator = evaluator_of()
     root = next(iter(roots.values()))
@@ -276,4 +276,3 @@ def test_a_state_without_steps_left_offers_nothing_and_is_not_evaluated(roots):
     last = StateObserver(evaluator, WHAT).observe([end], [1])
     shown = [name for name in last.arrays() if not name.startswith("candidate") and name != "steps_left"]
     assert [name for name in shown if not np.array_equal(getattr(ended, name)[:1], getattr(last, name))] == []
->>>>>>> gym
