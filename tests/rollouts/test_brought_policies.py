@@ -15,10 +15,12 @@ from rollout_assets.collection import RolloutCollectionConfig, collect_rollouts
 from rollout_assets.collection.campaign_inputs import CampaignInputs
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig, load_campaign, pin_checkpoints
 from rollout_assets.errors import ConfigError, PolicyRefused, ReplayRefused, RowRefused
+from rollout_assets.geometry.poses import IDENTITY_POSE
 from rollout_assets.inspection.provenance import recorded_campaign
 from rollout_assets.inspection.replay import replay, replay_sources
 from rollout_assets.inspection.suspicious import suspicious_rollout_rows
 from rollout_assets.rollouts import policy_registry
+from rollout_assets.rollouts.engine import offered_chain
 from rollout_assets.rollouts.evaluation import StateEvaluator
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.manager.batching import BatchLimits
@@ -33,6 +35,7 @@ from rollout_assets.serving.request_plans import plan_request
 from tests.collection.test_collector import lines_of
 from tests.rollouts.brought_policy import installed, write_checkpoint, write_package
 from tests.rollouts.record_digest import digest
+from tests.rollouts.shells import shell_at
 from tests.rollouts.zarr_store.conftest import write_campaign_store
 from tests.rollouts.zarr_store.forging import Rows, at, bump, forge
 from tests.rollouts.zarr_store.store_under_test import Mutable
@@ -374,3 +377,11 @@ def test_a_store_is_valid_where_the_package_is_not_installed(store, package, cam
         load_campaign(campaign_file)
     assert recorded_campaign(RolloutZarrStoreReader(store.path)) is not None
     assert validate_rollout_zarr_store(store.path, deep=True).errors == []
+
+
+def test_views_that_nobody_can_label_are_stored_under_the_policy_that_was_not_asked(package):
+    shell = shell_at(np.zeros((4, 3)), np.ones(4, np.bool_))
+    (step,) = offered_chain(shell, IDENTITY_POSE, recipe_of(), "weighted_facts").steps
+    assert step.decision.score_source == "weighted_facts" and np.isnan(step.decision.logits).all()
+    with pytest.raises(PolicyRefused, match="recipe own: nobody asked policy weighted"):
+        offered_chain(shell, IDENTITY_POSE, recipe_of())
