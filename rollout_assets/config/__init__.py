@@ -9,7 +9,6 @@ from rollout_assets.config.reading import (
     CampaignText,
     data_home,
     load_campaign,
-    merge_tables,
     read_campaign_text,
     shipped_campaigns,
 )
@@ -54,6 +53,7 @@ from rollout_assets.config.sections import (
 )
 from rollout_assets.config.split import SceneLists, SplitConfig, SplitMode, SplitShares
 from rollout_assets.config.starting_file import commented_toml
+from rollout_assets.config.tables import merge_tables
 from rollout_assets.config.toml_text import toml_text
 
 __all__ = [

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from rollout_assets.config.evaluation import EvaluationSettings
 from rollout_assets.config.hashing import canonical_hash
 from rollout_assets.config.recipes import DEFAULT_RECIPES, RECORDED, RolloutRecipeConfig
 from rollout_assets.config.section import ConfigSection, Seed, Slug, unhashed
@@ -27,6 +28,7 @@ from rollout_assets.config.sections import (
     TargetConfig,
 )
 from rollout_assets.config.split import SplitConfig
+from rollout_assets.config.training import TrainingSettings
 
 MOST_CHAINS = 100_000
 """Chains of one target and recipe that are kept in memory at a time."""
@@ -49,6 +51,13 @@ class CampaignConfig(ConfigSection):
     suspicious: RolloutSuspiciousQueryConfig = unhashed(RolloutSuspiciousQueryConfig())
     quality: QualityConfig = QualityConfig()
     automation: AutomationConfig = AutomationConfig()
+    training: TrainingSettings | None = unhashed(
+        None,
+        description="With this table Dagster trains a policy on the promoted store; see 'train --example'.",
+    )
+    evaluation: EvaluationSettings | None = unhashed(
+        None, description="With this table Dagster evaluates that policy, beside the policies named here."
+    )
 
     @classmethod
     def recorded(cls, values: Any) -> Self:
@@ -65,6 +74,12 @@ class CampaignConfig(ConfigSection):
         if twice:
             raise ValueError(f"recipe names must be unique, got {', '.join(twice)} more than once")
         return recipes
+
+    @model_validator(mode="after")
+    def _evaluates_what_it_trains(self) -> Self:
+        if self.evaluation is not None and self.training is None:
+            raise ValueError("[evaluation] evaluates the policy that [training] trains; give [training] too")
+        return self
 
     @model_validator(mode="after")
     def _fits_in_memory(self) -> Self:

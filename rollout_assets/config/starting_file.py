@@ -41,10 +41,12 @@ def commented_toml(config: ConfigSection, head: str = _HEAD) -> str:
 
 def _table(section: ConfigSection, name: str, *, explained: bool) -> Iterator[str]:
     """Settings of a section, then the tables inside it: TOML has no way back from a table to the one around it."""
-    inner = {key: value for key in type(section).model_fields if _is_table(value := getattr(section, key))}
+    fields = type(section).model_fields
+    inner = {key: value for key in fields if _is_table(value := getattr(section, key))}
+    absent = {key: model for key in fields if (model := _absent_table(section, key)) is not None}
     properties = type(section).model_json_schema()["properties"]
-    for key, field in type(section).model_fields.items():
-        if key not in inner:
+    for key, field in fields.items():
+        if key not in inner and key not in absent:
             yield from _setting(section, key, _comment(field, properties[key]) if explained else "")
     for key, value in inner.items():
         many = isinstance(value, tuple)
@@ -54,6 +56,16 @@ def _table(section: ConfigSection, name: str, *, explained: bool) -> Iterator[st
             path = f"{name}.{key}".lstrip(".")
             yield f"[[{path}]]" if many else f"[{path}]"
             yield from _table(table, path, explained=explained and at == 0)
+    for key, model in absent.items():
+        yield from ("", f"# {fields[key].description}", f"# [{key}]")
+        yield from (f"# {line.removeprefix('# ')}" for line in _table(model(), key, explained=False) if line)
+
+
+def _absent_table(section: ConfigSection, key: str) -> type[ConfigSection] | None:
+    """The kind of a table that may be left out and is."""
+    choices = getattr(type(section).model_fields[key].annotation, "__args__", ())
+    models = [choice for choice in choices if isinstance(choice, type) and issubclass(choice, ConfigSection)]
+    return models[0] if models and getattr(section, key) is None else None
 
 
 def _is_table(value: Any) -> bool:

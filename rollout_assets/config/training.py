@@ -15,7 +15,6 @@ from rollout_assets.config.hashing import canonical_hash
 from rollout_assets.config.network import NetworkConfig
 from rollout_assets.config.observation import ObservationConfig
 from rollout_assets.config.problems import problems_list
-from rollout_assets.config.reading import merge_tables
 from rollout_assets.config.section import (
     ConfigSection,
     Count,
@@ -29,6 +28,7 @@ from rollout_assets.config.section import (
     UsablePath,
     unhashed,
 )
+from rollout_assets.config.tables import merge_tables, resolve_paths
 from rollout_assets.errors import ConfigError
 from rollout_assets.parsing import expand_path, parse_toml, read_text_file
 
@@ -69,8 +69,11 @@ class LossConfig(ConfigSection):
     )
 
 
-class TrainingConfig(ConfigSection):
-    """Everything that decides a policy's weights, given the stores."""
+class TrainingSettings(ConfigSection):
+    """Everything that decides a policy's weights, given the stores.
+
+    A campaign's section ``[training]`` is one; its own promoted store and source come first.
+    """
 
     stores: tuple[UsablePath, ...] = unhashed(
         (), description="Rollout stores to train on; of a promoted store, its split train is taken."
@@ -78,7 +81,6 @@ class TrainingConfig(ConfigSection):
     sources: tuple[UsablePath, ...] = unhashed(
         (), description="Source stores that the rollouts began from; every store finds its own."
     )
-    output_dir: UsablePath = unhashed(Path("policy"), description="Where the checkpoint and what belongs to it go.")
     head: Head = Field("gain", description="gain: of this view alone; q: of all views from this one on.")
     seed: Seed = Field(0, description="Decides first weights, order, dropout and augmentation.")
     batch_size: SmallCount = Field(64, description="States in a batch.")
@@ -111,6 +113,12 @@ class TrainingConfig(ConfigSection):
         return canonical_hash(self.hashable())
 
 
+class TrainingConfig(TrainingSettings):
+    """A training, and the folder that it writes to."""
+
+    output_dir: UsablePath = unhashed(Path("policy"), description="Where the checkpoint and what belongs to it go.")
+
+
 def load_training(path: Path | None, settings: Mapping[str, Any] | None = None) -> TrainingConfig:
     """A training from a TOML file, or from defaults, with keys of ``settings`` over it.
 
@@ -131,17 +139,12 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: no such file; 'rollout-assets train --example' prints one to start from") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    base = path.resolve().parent
-    _resolve(values, ("stores", "sources", "output_dir", "cache_dir"), base)
-    if isinstance(values.get("validation"), dict):
-        _resolve(values["validation"], ("stores",), base)
+    resolve_training_paths(values, path.resolve().parent)
     return values
 
 
-def _resolve(table: dict[str, Any], names: tuple[str, ...], base: Path) -> None:
-    for name in names:
-        value = table.get(name)
-        if isinstance(value, str):
-            table[name] = base / expand_path(value)
-        elif isinstance(value, list):
-            table[name] = [base / expand_path(entry) if isinstance(entry, str) else entry for entry in value]
+def resolve_training_paths(table: dict[str, Any], base: Path) -> None:
+    """Let the relative paths of a training's table start at ``base``."""
+    resolve_paths(table, ("stores", "sources", "output_dir", "cache_dir"), base)
+    if isinstance(table.get("validation"), dict):
+        resolve_paths(table["validation"], ("stores",), base)

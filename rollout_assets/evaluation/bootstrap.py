@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_assets.evaluation.config import BootstrapConfig
+from rollout_assets.config.evaluation import BootstrapConfig
 from rollout_assets.randomness import rng_for
 
 Floats = NDArray[np.float64]

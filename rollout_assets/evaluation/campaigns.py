@@ -52,6 +52,8 @@ def _campaign(
             "source": base.source.model_copy(update={"splits": (config.split,)}),
             "split": base.split if config.limit is None else _only(scenes, config.split),
             "selected_depth": base.selected_depth.model_copy(update={"enabled": config.keep_depth}),
+            "training": None,
+            "evaluation": None,
             "recipes": tuple(recipe for contestant in contestants for recipe in contestant.recipes),
         }
     )

@@ -20,10 +20,10 @@ import polars as pl
 from pydantic import ValidationError
 
 from rollout_assets.config import ConfigSection
+from rollout_assets.config.evaluation import BootstrapConfig
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import EvaluationError
 from rollout_assets.evaluation.bootstrap import Estimate
-from rollout_assets.evaluation.config import BootstrapConfig
 from rollout_assets.evaluation.roster import GREEDY, RANDOM, Role
 from rollout_assets.files import file_sha256, publish_bytes, publish_json
 from rollout_assets.parsing import parse_json, read_text_file

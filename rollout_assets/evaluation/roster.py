@@ -11,9 +11,10 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from rollout_assets.config import RolloutRecipeConfig, checkpoint_sha256
+from rollout_assets.config.evaluation import EvaluatedPolicy
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError
-from rollout_assets.evaluation.config import EvaluatedPolicy, EvaluationConfig
+from rollout_assets.evaluation.config import EvaluationConfig
 
 RANDOM, GREEDY, LOOKAHEAD = "random_valid", "oracle_greedy", "oracle_lookahead"
 """The references: a view drawn at random, the best view of each step, and a beam of two over the best two."""

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from rollout_assets.config.evaluation import BootstrapConfig
 from rollout_assets.errors import EvaluationError
 from rollout_assets.evaluation.bootstrap import Estimate, Floats, PairedMeans
-from rollout_assets.evaluation.config import BootstrapConfig
 from rollout_assets.evaluation.outcomes import ABOUT_ROOT, ROOT, gain_columns
 from rollout_assets.evaluation.roster import GREEDY, LOOKAHEAD, RANDOM
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from rollout_assets.evaluation.config import BootstrapConfig
+from rollout_assets.config.evaluation import BootstrapConfig
 from rollout_assets.evaluation.tables import PairedOutcomes
 
 POLICIES = ("random_valid", "oracle_greedy", "oracle_lookahead", "mine")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rollout_assets.config.evaluation import BootstrapConfig
 from rollout_assets.evaluation.bootstrap import scene_weights
-from rollout_assets.evaluation.config import BootstrapConfig
 
 Row = dict[str, float]
 Statistic = Callable[[Sequence[Row]], float]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from rollout_assets.config.evaluation import BootstrapConfig
 from rollout_assets.evaluation.bootstrap import LEAST_SCENES, PairedMeans, scene_weights
-from rollout_assets.evaluation.config import BootstrapConfig
 from tests.evaluation import naive_evaluation as naive
 
 FEW = BootstrapConfig(samples=300)
