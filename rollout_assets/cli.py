@@ -44,6 +44,7 @@ VERBS = {
     "aggregate": "Metrics per agent and task over all result files, into OUT_aggregate_metrics.json; needs no server.",
     "train": "Train a policy on promoted stores: a checkpoint, metrics for each epoch, and curves as a page.",
     "policy": "Look at and check checkpoints of policies.",
+    "evaluate": "Roll policies out on held-out scenes, let the oracle score what they chose, and compare them.",
     "demo": "Go all the way through Dagster: synthetic homes, shards with their checks, one promoted store per split.",
     "ui": "Start the Dagster UI and its daemon on this machine only, and open http://127.0.0.1:3000 yourself.",
     "ci": "Plan, build, check and promote a campaign through Dagster; exit code 2 if an error-level check fails.",

@@ -17,6 +17,7 @@
     │   └── ShardFailed        a shard could not be built; nothing partial of it is visible; a CampaignError
     ├── PolicyRefused        a policy or checkpoint that cannot be used; says what was found and what is needed
     ├── TrainingError        a training run, its data or its files
+    ├── EvaluationError      an evaluation of policies that cannot be finished, read or compared
     ├── RolloutFailed        one rollout could not be finished; names its root and index
     ├── RowRefused           a row that cannot be run as asked; names the field
     ├── PayloadDamaged       bytes that are not the chains or the record they claim to be
@@ -247,6 +248,10 @@ class PolicyRefused(RolloutAssetsError):
 
 class TrainingError(RolloutAssetsError):
     """A training run that cannot be made, or cannot go on where it stopped."""
+
+
+class EvaluationError(RolloutAssetsError):
+    """An evaluation of policies that cannot be finished, read, or compared with another one."""
 
 
 class RolloutFailed(RolloutAssetsError):

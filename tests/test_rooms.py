@@ -22,7 +22,8 @@ ROOMS = (
     *("errors", "exports", "interruption", "parsing", "progress", "files", "workers", "config"),
     *("randomness", "metrics"),
     *("geometry", "sources", "synthetic", "importing", "targets", "candidates", "observations", "oracle", "rollouts"),
-    *("campaigns", "inspection", "learning", "reports", "serving", "collection", "defs", "definitions"),
+    *("campaigns", "inspection", "learning", "reports", "serving", "collection", "evaluation"),
+    *("defs", "definitions"),
     *("testing", "benchmarks", "commands", "cli", "__main__"),
 )
 """From the ground floor up: a room imports from rooms before it."""

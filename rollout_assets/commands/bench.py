@@ -156,6 +156,17 @@ def policies(
     _run("policies.benchmark_policies", as_json, **places, homes=homes)
 
 
+@app.command()
+def environment(
+    campaign: CampaignOption = DEMO_CAMPAIGN,
+    rows: Annotated[int | None, typer.Option(help="Only the first rows; default: all.", min=1)] = None,
+    members: Annotated[int, typer.Option(help="Members of the vector environment.", min=1)] = 16,
+    as_json: AsJson = False,
+) -> None:
+    """Views a second of the Gymnasium vector environment beside the engine's, over the same roots."""
+    _run("environment.benchmark_environment", as_json, config=load_campaign(campaign), rows=rows, members=members)
+
+
 def _run(benchmark: str, as_json: bool, **options: Any) -> None:
     """Run a benchmark, given as module and function, and print what it measured.
 

@@ -8,7 +8,7 @@ points are added.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,9 @@ from rollout_assets.geometry.voxels import VoxelGrid
 from rollout_assets.observations.frames import points_in_world, points_seen_from
 
 Uint64 = NDArray[np.uint64]
+
+Sample = tuple[Float32, Float32, NDArray[np.bool_]]
+"""Points, their age, and which places hold one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +79,7 @@ class TargetCloud:
     points: Float32
     level: NDArray[np.int16]
     views: int
+    _samples: dict[bytes, Sample] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
@@ -105,12 +109,20 @@ class TargetCloud:
             cloud = cloud.extended(view.points_world(self.config.depth_px))
         return cloud
 
-    def sample(self, position: Float32) -> tuple[Float32, Float32, NDArray[np.bool_]]:
+    def sample(self, position: Float32) -> Sample:
         """points (n, 3), age (n,) and mask (n,) for an actor at ``position`` (3,) in the target's frame.
+
+        Kept, because all chains of a target share its root.
 
         The target's own points come first, then those between it and the actor, each in the order of their voxel's
         digest. The own ones take at most ``near_share`` if there are enough others.
         """
+        here = position.tobytes()
+        if here not in self._samples:
+            self._samples[here] = self._sampled(position)
+        return self._samples[here]
+
+    def _sampled(self, position: Float32) -> Sample:
         own = self._near_box()
         between = self._in_corridor(position) & ~own
         first, then = self._by_digest(own), self._by_digest(between)

@@ -37,7 +37,7 @@ def test_the_targets_own_points_leave_room_for_others_only_if_there_are_any() ->
     own = rng.uniform(-0.4, 0.4, (400, 3))
     alone, *_ = cloud_of(own, points=64).sample(np.array([0, 0, 3], np.float32))
     assert (np.abs(alone).max(axis=1) > 0).all()
-    both = np.concatenate([own, rng.uniform(-0.3, 0.3, (400, 3)) + [0, 0, 2]])
+    both = np.concatenate([own, rng.uniform(-0.3, 0.3, (400, 3)) + np.array([0, 0, 2])])
     points, _, mask = cloud_of(both, points=64).sample(np.array([0, 0, 3], np.float32))
     assert mask.all() and (points[:, 2] < 1).sum() == 32
 
