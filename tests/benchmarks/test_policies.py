@@ -9,7 +9,7 @@ from rollout_assets.benchmarks.policies import benchmark_policies
 from rollout_assets.benchmarks.trees import FEATURES, fit_trees, tree_features
 from rollout_assets.config.observation import ObservationConfig
 from rollout_assets.errors import TrainingError
-from rollout_assets.learning.training import train_policy
+from rollout_assets.learning.training.run import train_policy
 from rollout_assets.testing.fake_observations import fake_observations
 from tests.learning.conftest import observed_campaign, observed_store  # noqa: F401 - fixtures
 from tests.learning.test_training import config, two_scenes  # noqa: F401 - fixtures

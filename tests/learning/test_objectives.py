@@ -10,8 +10,16 @@ import torch
 from torch import Tensor
 
 from rollout_assets.config.training import LossConfig
-from rollout_assets.learning.choices import Choices, mean_ranks, rank_correlations
-from rollout_assets.learning.objectives import GainLabels, centred, double_q, gain_loss, q_loss, rank_loss, value_loss
+from rollout_assets.learning.training.choices import Choices, mean_ranks, rank_correlations
+from rollout_assets.learning.training.objectives import (
+    GainLabels,
+    centred,
+    double_q,
+    gain_loss,
+    q_loss,
+    rank_loss,
+    value_loss,
+)
 
 GAIN = torch.tensor([[0.0, 2.0, 4.0, 9.0], [1.0, 1.0, 1.0, 9.0]])
 MASK = torch.tensor([[True, True, True, False], [True, True, False, False]])
