@@ -137,6 +137,8 @@ def test_names_of_policies(tmp_path):
         names("temperature_softmax", "temperature_softmax")
     with pytest.raises(ConfigError, match=r"there are farthest_from_history, .*got 'best_guess'"):
         names("best_guess")
+    with pytest.raises(ConfigError, match="are always evaluated; name a policy to compare with them"):
+        names("oracle_greedy", "random_valid")
     with pytest.raises(ConfigError, match=r"missing.safetensors: no such checkpoint"):
         names(str(tmp_path / "missing.safetensors"))
 
