@@ -55,6 +55,7 @@ EXTRAS = {
     "serve": ("httpx", "starlette", "trimesh", "uvicorn", "warp"),
     "platform": ("dagster", "dagster_graphql", "dagster_webserver", "httpx", "trimesh", "warp"),
     "reports": ("matplotlib", "plotly", "trimesh", "warp"),
+    "gym": ("gymnasium",),
 }
 """Extra -> optional packages that it installs."""
 
