@@ -22,7 +22,7 @@ ROOMS = (
     *("errors", "exports", "interruption", "parsing", "progress", "files", "workers", "config"),
     *("randomness", "metrics"),
     *("geometry", "sources", "synthetic", "importing", "targets", "candidates", "observations", "oracle", "rollouts"),
-    *("campaigns", "inspection", "learning", "reports", "serving", "collection", "evaluation"),
+    *("campaigns", "inspection", "learning", "reports", "serving", "collection", "evaluation", "rounds"),
     *("defs", "definitions"),
     *("testing", "benchmarks", "commands", "cli", "__main__"),
 )

@@ -44,3 +44,19 @@ SECOND_OPINION_CHECK = {
     SECOND_OPINION: "Labels drawn at random, measured again by brute force in double precision, are the stored ones."
 }
 """A step of its own, because it takes seconds a label."""
+
+BEATS_RANDOM = "beats_random"
+NOT_WORSE_THAN_ACCEPTED = "not_worse_than_accepted"
+TRAINED_ON_NO_EVALUATED_SCENE = "trained_on_no_evaluated_scene"
+
+POLICY_CHECKS = {
+    BEATS_RANDOM: "The trained policy gains more than random_valid on the same roots, with 95 % confidence over scenes.",
+    NOT_WORSE_THAN_ACCEPTED: "It is not shown to gain less than the policy that was accepted last, on the same roots.",
+    TRAINED_ON_NO_EVALUATED_SCENE: "No evaluated policy was trained, or stopped, on a scene that it is evaluated on.",
+}
+"""Check of an evaluation -> what it promises. A policy that keeps all of them becomes the accepted one.
+
+A scene that was seen is an error, because the figures then say nothing. So is a policy that is worse than the accepted
+one: somebody would put it in its place. Not beating chance is a warning, because the evaluation itself is in order, and
+with few scenes it only says that they are too few; so is an accepted policy that cannot be compared with.
+"""

@@ -14,6 +14,10 @@
                  reports/train.html             a page per split of the promoted store
                          train.second_opinion.json  what the check of that name measured
                  collected/*.jsonl              results that were collected for this campaign, if any
+                 policies/4c1f…/                a training on the promoted store, by what decides its weights
+                 policy -> policies/4c1f…       the latest that is finished: policy/policy.safetensors
+                 evaluation/                    of that policy on held-out scenes: evaluation.json, evaluation.html
+                 accepted/000002/               policies that were accepted, each with its evaluation
                  locks/                         held by live processes
 
 A shard whose rows were all skipped has no ``rollouts.zarr``; its owner file says why for each source row.
@@ -126,6 +130,26 @@ class CampaignLayout:
     def collected(self) -> Path:
         """Where result files are looked for."""
         return self.root / "collected"
+
+    @property
+    def policies(self) -> Path:
+        """Trainings, each in a folder of its own."""
+        return self.root / "policies"
+
+    @property
+    def policy(self) -> Path:
+        """The link to the latest finished training."""
+        return self.root / "policy"
+
+    @property
+    def evaluation(self) -> Path:
+        """The evaluation of the trained policy."""
+        return self.root / "evaluation"
+
+    @property
+    def accepted(self) -> Path:
+        """Policies that were accepted, by number."""
+        return self.root / "accepted"
 
     @property
     def mesh_digests(self) -> Path:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.commands.settings import read_settings
 from rollout_assets.commands.terminal import (
     AsJson,
@@ -22,18 +20,13 @@ from rollout_assets.commands.terminal import (
 )
 from rollout_assets.config import commented_toml, load_campaign
 from rollout_assets.config.training import TrainingConfig, load_training
-from rollout_assets.errors import ConfigError
 from rollout_assets.files import file_sha256
-from rollout_assets.inspection.provenance import recorded_campaign
 from rollout_assets.interruption import INTERRUPTED
 from rollout_assets.learning.checkpoints import PolicyCard, load_policy
-from rollout_assets.learning.training.data import training_store
-from rollout_assets.learning.training.run import TrainingResult, read_metrics, train_policy
-from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.learning.training.run import TrainingResult, train_policy
+from rollout_assets.rounds.training import with_campaigns, write_curves
 
 app = typer.Typer(help="Look at and check checkpoints of policies.", no_args_is_help=True)
-
-CURVES_NAME = "curves.html"
 
 _SHOWN_SCENES = 6
 
@@ -80,7 +73,8 @@ def train(
     if example:
         typer.echo(example_training(), nl=False)
         return
-    config = _with_campaigns(load_training(file, read_settings(settings)), campaigns or [])
+    loaded = {name: load_campaign(name) for name in campaigns or []}
+    config = with_campaigns(load_training(file, read_settings(settings)), loaded)
     folder = config.output_dir if output is None else output
     try:
         with progress_bars() as progress:
@@ -88,7 +82,7 @@ def train(
     except KeyboardInterrupt:
         warn(yellow("interrupted"), "; --resume goes on from the last resume point")
         raise typer.Exit(INTERRUPTED) from None
-    page = _write_curves(config, result)
+    page = write_curves(config, result)
     if as_json:
         print_json(result)
     else:
@@ -99,44 +93,6 @@ def example_training() -> str:
     """A commented TOML file to start from."""
     config = TrainingConfig(stores=(Path("campaign/rollouts.zarr"),), sources=(Path("homes"),))
     return commented_toml(config, _HEAD)
-
-
-def _with_campaigns(config: TrainingConfig, names: list[str]) -> TrainingConfig:
-    """The training with the stores and sources of some campaigns too, and with the sources that its stores record."""
-    loaded = [load_campaign(name) for name in names]
-    promoted = [CampaignLayout(campaign.shards.output_dir).promoted for campaign in loaded]
-    for name, store in zip(names, promoted, strict=True):
-        if not store.exists():
-            raise ConfigError(f"{store}: not there yet; 'rollout-assets campaign promote -c {name}' makes it")
-    stores = (*config.stores, *promoted)
-    if not stores:
-        raise ConfigError("nothing to train on; give a training's file with stores, or a campaign with -c")
-    sources = [*config.sources, *(campaign.source.store_dir for campaign in loaded)]
-    if not config.sources:
-        sources += [found for store in (*config.stores, *config.validation.stores) if (found := _source_of(store))]
-    return config.model_copy(update={"stores": stores, "sources": tuple(dict.fromkeys(sources))})
-
-
-def _source_of(store: Path) -> Path | None:
-    campaign = recorded_campaign(RolloutZarrStoreReader(training_store(store)))
-    return None if campaign is None else campaign.source.store_dir
-
-
-def _write_curves(config: TrainingConfig, result: TrainingResult) -> Path | None:
-    """The page beside the checkpoint, where the packages that draw it are installed."""
-    if find_spec("plotly") is None:
-        return None
-    from rollout_assets.reports.training_page import write_training_page  # needs an extra that training does not
-
-    facts: dict[str, Any] = {
-        "checkpoint": result.checkpoint_sha256,
-        "training config": config.config_hash,
-        "head": config.head,
-        "stopped by": result.stopped_by,
-        "minutes": result.seconds / 60,
-        "stores": ", ".join(map(str, config.stores)),
-    }
-    return write_training_page(result.folder / CURVES_NAME, "Training", facts, read_metrics(result.folder))
 
 
 def _show_result(result: TrainingResult, page: Path | None) -> None:

@@ -7,12 +7,16 @@ from typing import Any
 import dagster as dg
 
 from rollout_assets.defs import keys as names
+from rollout_assets.defs.assets import defined_assets
 from rollout_assets.defs.checks import shard_check_keys, store_check_keys
 from rollout_assets.defs.keys import CampaignKeys
 
 
 def campaign_jobs(keys: CampaignKeys) -> dict[str, Any]:
-    """The jobs of a campaign: observe, plan, one shard, its checks alone, promotion, the store's checks alone."""
+    """The jobs of a campaign: observe, plan, one shard, its checks alone, promotion, the store's checks alone.
+
+    A campaign that asks for a training has one more, and no other job of it trains.
+    """
 
     def assets(*chosen: str) -> dg.AssetSelection:
         return dg.AssetSelection.assets(*(keys.key(name) for name in chosen))
@@ -37,6 +41,10 @@ def campaign_jobs(keys: CampaignKeys) -> dict[str, Any]:
             "Check the promoted store again as it lies there, without promoting.",
         ),
     }
+    policy_assets = [asset.name for asset in defined_assets(keys) if asset.name in names.POLICY_CHAIN]
+    if policy_assets:
+        description = "Train a policy on the promoted store, evaluate it, and check whether it is accepted."
+        pieces[names.TRAIN_AND_EVALUATE] = (assets(*policy_assets), description)
     tags = {names.CAMPAIGN_TAG: keys.config.name}
     return {
         name: dg.define_asset_job(keys.job(name), selection, description=description, tags=tags)

@@ -23,11 +23,17 @@ ROLLOUTS_ZARR = "rollouts_zarr"
 ROLLOUT_REPORT = "rollout_report"
 ROLLOUT_METRICS = "rollout_metrics"
 
+TRAINED_POLICY = "trained_policy"
+POLICY_EVALUATION = "policy_evaluation"
+
 CHAIN = (VIN_OFFLINE_STORE, ROLLOUT_SHARD_PLAN, VIN_SOURCE_ROWS, ROLLOUT_SHARDS, VALIDATED_SHARDS, ROLLOUTS_ZARR)
 """The assets of a campaign, from recorded snippets to what training reads."""
 
 READINGS = (ROLLOUT_REPORT, ROLLOUT_METRICS)
 """The assets that summarize the promoted store for people."""
+
+POLICY_CHAIN = (TRAINED_POLICY, POLICY_EVALUATION)
+"""The assets behind the promoted store of a campaign that asks for a training, and for an evaluation."""
 
 OBSERVE, PLAN, SHARD, SHARD_CHECKS, PROMOTE, STORE_CHECKS = JOBS = (
     "observe",
@@ -39,8 +45,11 @@ OBSERVE, PLAN, SHARD, SHARD_CHECKS, PROMOTE, STORE_CHECKS = JOBS = (
 )
 """The jobs of a campaign, in the order of the graph."""
 
+TRAIN_AND_EVALUATE = "train_and_evaluate"
+"""The job of a campaign that asks for a training; no other one trains."""
+
 GPU_POOL = "gpu"
-"""Pool of the steps that score views; its limit is in ``dagster_home/dagster.yaml``."""
+"""Pool of the steps that score views or train; its limit is in ``dagster_home/dagster.yaml``."""
 
 CAMPAIGN_TAG = "rollout_assets/campaign"
 """Run tag with the campaign's name."""

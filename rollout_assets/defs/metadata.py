@@ -58,6 +58,13 @@ def frame_table(frame: pl.DataFrame) -> dg.TableMetadataValue:
     return table(frame.head(SHOWN_ROWS).to_dicts())
 
 
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> dg.MarkdownMetadataValue:
+    """All rows as a table in Markdown, which the UI shows as it is read."""
+    names = list(rows[0]) if rows else []
+    cells = [names, ["---"] * len(names), *([_shown(row[name]) for name in names] for row in rows)]
+    return dg.MetadataValue.md("\n".join(f"| {' | '.join(line)} |" for line in cells))
+
+
 def findings_table(findings: Iterable[Finding]) -> dg.TableMetadataValue:
     """Findings as a table that names check, array and row."""
     return table([vars(finding) for finding in findings])
@@ -132,6 +139,10 @@ def store_metadata(readers: Sequence[RolloutZarrStoreReader]) -> Metadata:
 def image(svg: bytes) -> dg.MarkdownMetadataValue:
     """A small picture that the UI shows inside the metadata."""
     return dg.MetadataValue.md(f"![](data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')})")
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(_plain(value)).replace("|", "\\|")
 
 
 def _plain(value: Any) -> str | int | float | bool:

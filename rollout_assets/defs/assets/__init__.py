@@ -26,6 +26,8 @@ SOURCE_DESCRIPTION = (
 class CampaignAsset:
     """One computed asset. ``compute`` is the path of the function; ``by_config``: an edited campaign makes it stale.
 
+    ``section`` is the part of a campaign that asks for the asset, and that makes it stale when edited; a campaign
+    without it does not have the asset.
     Of steps that could run next, those with a lower ``priority`` wait for the others.
     """
 
@@ -36,6 +38,7 @@ class CampaignAsset:
     description: str
     partitioned: bool = False
     by_config: bool = False
+    section: str | None = None
     pool: str | None = None
     priority: int = 0
 
@@ -110,13 +113,40 @@ ASSETS = (
         "it.\n\nCollected files lie in the campaign's folder ``collected``; missing and refused results are counted "
         "as such, never as zero.",
     ),
+    CampaignAsset(
+        names.TRAINED_POLICY,
+        names.ROLLOUTS_ZARR,
+        "assets.policy.trained_policy",
+        {"torch"},
+        "A policy trained on the promoted split ``train``, and on the stores of earlier rounds that the campaign's "
+        "section ``[training]`` names.\n\nA training that was stopped goes on to the same weights, a finished one is "
+        "found again, and an edited one gets a folder of its own; ``policy/policy.safetensors`` is the latest.",
+        section="training",
+        pool=names.GPU_POOL,
+    ),
+    CampaignAsset(
+        names.POLICY_EVALUATION,
+        names.TRAINED_POLICY,
+        "assets.policy.policy_evaluation",
+        {"table", "html"},
+        "The trained policy on held-out scenes, beside chance, the oracle and the policies of the section "
+        "``[evaluation]``, all from the same roots with the same views on offer.\n\nIts checks decide whether the "
+        "policy is accepted; accepted ones are kept below ``accepted/``.",
+        section="evaluation",
+        pool=names.GPU_POOL,
+    ),
 )
-"""Every computed asset of a campaign, in the order of the graph."""
+"""Every computed asset that a campaign can have, in the order of the graph."""
 
 
 def campaign_assets(keys: CampaignKeys) -> list[dg.AssetsDefinition]:
-    """The assets of a campaign, from its observed source to the promoted store and its readings."""
-    return [_observed_source(keys), *(_computed(keys, asset) for asset in ASSETS)]
+    """The assets of a campaign, from its observed source to what is made of the promoted store."""
+    return [_observed_source(keys), *(_computed(keys, asset) for asset in defined_assets(keys))]
+
+
+def defined_assets(keys: CampaignKeys) -> list[CampaignAsset]:
+    """The computed assets that a campaign has: those that need no section, and those whose section it gives."""
+    return [about for about in ASSETS if about.section is None or getattr(keys.config, about.section) is not None]
 
 
 def _computed(keys: CampaignKeys, about: CampaignAsset) -> dg.AssetsDefinition:
@@ -130,7 +160,7 @@ def _computed(keys: CampaignKeys, about: CampaignAsset) -> dg.AssetsDefinition:
         required_resource_keys={keys.resource_key},
         retry_policy=RETRIES,
         metadata={"campaign": keys.config.name},
-        code_version=keys.config.writer_config_hash if about.by_config else "1",
+        code_version=_code_version(keys, about),
         partitions_def=keys.partitions if about.partitioned else None,
         pool=about.pool,
         op_tags={PRIORITY_TAG: str(about.priority)} if about.priority else None,
@@ -140,6 +170,13 @@ def _computed(keys: CampaignKeys, about: CampaignAsset) -> dg.AssetsDefinition:
             return load(about.compute)(load("step.CampaignStep").of_run(keys, context))
 
     return asset
+
+
+def _code_version(keys: CampaignKeys, about: CampaignAsset) -> str:
+    """What an asset is stale by, when it changes."""
+    if about.section is not None:
+        return str(getattr(keys.config, about.section).config_hash)
+    return keys.config.writer_config_hash if about.by_config else "1"
 
 
 def _observed_source(keys: CampaignKeys) -> dg.AssetsDefinition:

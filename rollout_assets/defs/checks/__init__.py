@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import dagster as dg
 
 from rollout_assets.campaigns import check_names
-from rollout_assets.defs.keys import ROLLOUT_SHARDS, ROLLOUTS_ZARR, VALIDATED_SHARDS, CampaignKeys
+from rollout_assets.defs.assets import defined_assets
+from rollout_assets.defs.keys import POLICY_EVALUATION, ROLLOUT_SHARDS, ROLLOUTS_ZARR, VALIDATED_SHARDS, CampaignKeys
 from rollout_assets.defs.lazy import load
 from rollout_assets.defs.retries import RETRIES, failures_for_dagster
 
@@ -35,27 +36,29 @@ CHECK_GROUPS = (
     CheckGroup(
         check_names.SECOND_OPINION, ROLLOUTS_ZARR, check_names.SECOND_OPINION_CHECK, "checks.store.measured_again"
     ),
+    CheckGroup("checks", POLICY_EVALUATION, check_names.POLICY_CHECKS, "checks.policy.evaluated_policy"),
 )
-"""Every check of a campaign."""
+"""Every check that a campaign can have."""
 
 
 def campaign_checks(keys: CampaignKeys) -> list[dg.AssetChecksDefinition]:
     """All checks of a campaign."""
-    return [_checks(keys, group) for group in CHECK_GROUPS]
+    defined = {asset.name for asset in defined_assets(keys)}
+    return [_checks(keys, group) for group in CHECK_GROUPS if group.asset in defined]
 
 
 def shard_check_keys(keys: CampaignKeys) -> list[dg.AssetCheckKey]:
     """The checks of one shard."""
-    return _check_keys(keys, partitioned=True)
+    return _check_keys(keys, ROLLOUT_SHARDS, VALIDATED_SHARDS)
 
 
 def store_check_keys(keys: CampaignKeys) -> list[dg.AssetCheckKey]:
     """The checks of the promoted store."""
-    return _check_keys(keys, partitioned=False)
+    return _check_keys(keys, ROLLOUTS_ZARR)
 
 
-def _check_keys(keys: CampaignKeys, *, partitioned: bool) -> list[dg.AssetCheckKey]:
-    groups = [group for group in CHECK_GROUPS if group.partitioned == partitioned]
+def _check_keys(keys: CampaignKeys, *assets: str) -> list[dg.AssetCheckKey]:
+    groups = [group for group in CHECK_GROUPS if group.asset in assets]
     return [dg.AssetCheckKey(keys.key(group.asset), name) for group in groups for name in group.promises]
 
 
