@@ -59,6 +59,20 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def four_homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three scenes to train on and one to evaluate on, a snippet each. Shared: copy before changing."""
+    from rollout_assets.synthetic.config import SyntheticConfig
+    from rollout_assets.synthetic.store import build_synthetic_store
+
+    config = SyntheticConfig(
+        scenes=4, snippets_per_scene=1, faces=30_000, seed=11, min_points=500, max_points=2_000, workers=1
+    )
+    path = tmp_path_factory.mktemp("homes") / "store"
+    build_synthetic_store(path, config)
+    return path
+
+
 @pytest.fixture
 def store_copy(small_store: Path, tmp_path: Path) -> Path:
     """A copy that a test may change; mesh files are links to the original's."""

@@ -50,7 +50,7 @@ NOT_WORSE_THAN_ACCEPTED = "not_worse_than_accepted"
 TRAINED_ON_NO_EVALUATED_SCENE = "trained_on_no_evaluated_scene"
 
 POLICY_CHECKS = {
-    BEATS_RANDOM: "The trained policy gains more than random_valid on the same roots, with 95 % confidence over scenes.",
+    BEATS_RANDOM: "The trained policy gains more than random_valid on the same roots, with 95 % confidence.",
     NOT_WORSE_THAN_ACCEPTED: "It is not shown to gain less than the policy that was accepted last, on the same roots.",
     TRAINED_ON_NO_EVALUATED_SCENE: "No evaluated policy was trained, or stopped, on a scene that it is evaluated on.",
 }

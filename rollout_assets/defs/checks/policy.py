@@ -63,9 +63,8 @@ def _unseen(judgement: PolicyJudgement) -> dg.AssetCheckResult:
     """An error: figures on scenes that were trained on say nothing about others."""
     facts = judgement.evaluation.facts
     seen = [{"policy": name, "scene": scene} for name, scenes in judgement.seen_scenes.items() for scene in scenes]
-    trained_on = [
-        {"policy": policy.name, "scenes": policy.trained_on} for policy in facts.policies if policy.trained_on
-    ]
+    learned = [policy for policy in facts.policies if policy.trained_on is not None]
+    trained_on = [{"policy": policy.name, "scenes": policy.trained_on} for policy in learned]
     metadata = {"evaluated_scenes": len(facts.scenes), "trained_on": table(trained_on), **evidence(table(seen))}
     return verdict(TRAINED_ON_NO_EVALUATED_SCENE, not seen, metadata)
 

@@ -235,7 +235,7 @@ class _Run:
             training_config_hash=self.config.config_hash,
             stores=tuple(self.data.versions),
             scenes=tuple(self.data.train_scenes),
-            validation_scenes=tuple(self.data.validation_scenes),
+            validation_scenes=tuple(self.data.judged_scenes),
             metrics=self.state.best_metrics,
             training=self.config.hashable(),
         )
