@@ -21,7 +21,7 @@ from rollout_assets.commands.terminal import (
     warn,
     yellow,
 )
-from rollout_assets.config import Split, merge_tables
+from rollout_assets.config import CampaignConfig, Split, load_campaign, merge_tables
 from rollout_assets.errors import ConfigError, counted
 from rollout_assets.evaluation.bootstrap import LEAST_SCENES
 from rollout_assets.evaluation.config import EvaluationConfig, read_evaluation_file
@@ -30,6 +30,7 @@ from rollout_assets.evaluation.roster import RANDOM
 from rollout_assets.evaluation.run import evaluate_policies
 from rollout_assets.evaluation.tables import spread_texts
 from rollout_assets.interruption import INTERRUPTED
+from rollout_assets.rounds.evaluation import campaign_evaluation
 
 
 def evaluate(
@@ -78,7 +79,8 @@ def evaluate(
 
     `random_valid`, `oracle_greedy` and `oracle_lookahead` are always there. All start from the same roots with the same
     views on offer. DIR gets evaluation.json, outcomes.parquet, evaluation.html and an ordinary campaign per seed.
-    It may be stopped at any time: the same command goes on, and what is finished is used again.
+    It may be stopped at any time: the same command goes on, and what is finished is used again. Without `--policy` and
+    `--output`, a campaign with a section [evaluation] is evaluated as that says, in its own folder, as Dagster does.
     """
     values = {} if file is None else read_evaluation_file(file)
     merge_tables(values, read_settings(settings))
@@ -94,14 +96,25 @@ def evaluate(
         "allow_seen_scenes": allow_seen_scenes or None,
     }
     values |= {name: value for name, value in overrides.items() if value is not None}
-    config = EvaluationConfig(**_required(values))
+    asking = _asking_campaign(values)
+    config = EvaluationConfig(**_required(values)) if asking is None else campaign_evaluation(asking)
     try:
         with progress_bars() as progress:
-            evaluation = evaluate_policies(config, progress)
+            evaluation = evaluate_policies(config, progress, base=asking)
     except KeyboardInterrupt:
         warn(yellow("interrupted"), "; what is done stays, and the same command goes on from there")
         raise typer.Exit(INTERRUPTED) from None
     print_json(evaluation.to_jsonable()) if as_json else show_evaluation(evaluation)
+
+
+def _asking_campaign(values: dict[str, Any]) -> CampaignConfig | None:
+    """The campaign with options over its section [evaluation], if that alone says what to evaluate."""
+    settings = {name: value for name, value in values.items() if name != "campaign"}
+    if "campaign" not in values or "policies" in settings or "output_dir" in settings:
+        return None
+    if load_campaign(values["campaign"]).evaluation is None:
+        return None
+    return load_campaign(values["campaign"], {"evaluation": settings})
 
 
 def _required(values: dict[str, Any]) -> dict[str, Any]:

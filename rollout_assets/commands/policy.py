@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,13 +19,15 @@ from rollout_assets.commands.terminal import (
     warn,
     yellow,
 )
-from rollout_assets.config import commented_toml, load_campaign
+from rollout_assets.config import CampaignConfig, commented_toml, load_campaign, merge_tables
 from rollout_assets.config.training import TrainingConfig, load_training
+from rollout_assets.errors import ConfigError
 from rollout_assets.files import file_sha256
 from rollout_assets.interruption import INTERRUPTED
 from rollout_assets.learning.checkpoints import PolicyCard, load_policy
 from rollout_assets.learning.training.run import TrainingResult, train_policy
-from rollout_assets.rounds.training import with_campaigns, write_curves
+from rollout_assets.progress import ProgressSink
+from rollout_assets.rounds.training import CampaignTraining, train_campaign_policy, with_campaigns, write_curves
 
 app = typer.Typer(help="Look at and check checkpoints of policies.", no_args_is_help=True)
 
@@ -68,25 +71,51 @@ def train(
 
     Some scenes of the stores are held out, and training stops when choices there get no better. Stop it at will, also
     by killing it: `--resume` goes on, and on a CPU the weights are those of a training that was never stopped, to the
-    bit.
+    bit. A campaign with a section [training] is trained as that says; without `--out` in its own folder, as Dagster
+    does, where the same command goes on by itself.
     """
     if example:
         typer.echo(example_training(), nl=False)
         return
     loaded = {name: load_campaign(name) for name in campaigns or []}
-    config = with_campaigns(load_training(file, read_settings(settings)), loaded)
-    folder = config.output_dir if output is None else output
+    asking = _asking(loaded) if file is None else None
     try:
         with progress_bars() as progress:
-            result = train_policy(config, folder, resume=resume, progress=progress)
+            if asking is not None and output is None:
+                chosen = load_campaign(asking, {"training": read_settings(settings)})
+                training = train_campaign_policy(chosen, progress)
+            else:
+                config = with_campaigns(_training(file, loaded, asking, read_settings(settings)), loaded)
+                training = _train(config, output or config.output_dir, resume, progress)
     except KeyboardInterrupt:
         warn(yellow("interrupted"), "; --resume goes on from the last resume point")
         raise typer.Exit(INTERRUPTED) from None
-    page = write_curves(config, result)
     if as_json:
-        print_json(result)
+        print_json(training.result)
     else:
-        _show_result(result, page)
+        _show_result(training.result, training.curves)
+
+
+def _asking(campaigns: Mapping[str, CampaignConfig]) -> str | None:
+    """The campaign whose section [training] says how to train; of several, nobody could tell which counts."""
+    asking = [name for name, campaign in campaigns.items() if campaign.training is not None]
+    if len(asking) > 1:
+        raise ConfigError(f"{' and '.join(asking)} have a section [training] each; give the settings as CONFIG.toml")
+    return asking[0] if asking else None
+
+
+def _training(
+    file: Path | None, campaigns: Mapping[str, CampaignConfig], asking: str | None, settings: dict[str, Any]
+) -> TrainingConfig:
+    """The settings of a file, of the campaign that asks for a training, or the defaults, and options over them."""
+    section = None if asking is None else campaigns[asking].training
+    values = {} if section is None else section.model_dump(mode="json", exclude_none=True)
+    return load_training(file, merge_tables(values, settings))
+
+
+def _train(config: TrainingConfig, folder: Path, resume: bool, progress: ProgressSink) -> CampaignTraining:
+    result = train_policy(config, folder, resume=resume, progress=progress)
+    return CampaignTraining(config, result, write_curves(config, result))
 
 
 def example_training() -> str:
