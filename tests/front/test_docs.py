@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_assets.config import OracleConfig
+from rollout_assets.config import OracleConfig, load_campaign
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.poses import IDENTITY_POSE
 from rollout_assets.oracle.naive import crop
@@ -64,3 +64,18 @@ def test_the_policy_of_the_page_is_one():
     observations = fake_observations(3, 5, policy.observation)
     heights = observations.candidate_pose_target[..., 11]
     assert np.array_equal(policy.scores(observations), heights) and isinstance(policy.score_source, str)
+
+
+def test_the_campaigns_of_the_page_about_rounds_can_be_read(tmp_path):
+    blocks = re.findall(r"`(\w+\.toml)`:\n\n```toml\n(.*?)```", (DOCS / "rounds.md").read_text(), re.DOTALL)
+    assert [name for name, _ in blocks] == ["first.toml", "second.toml"]
+    for name, text in blocks:
+        (tmp_path / name).write_text(text)
+    checkpoint = tmp_path / "first" / "policy" / "policy.safetensors"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_bytes(b"weights")
+    second = load_campaign(tmp_path / "second.toml")
+    assert second.source.store_dir == tmp_path / "homes" and second.recipes[0].checkpoint == checkpoint
+    assert second.training is not None and second.training.epochs == 20
+    assert second.training.stores == (tmp_path / "first" / "rollouts.zarr",)
+    assert second.evaluation is not None and second.evaluation.policies[0].checkpoint == checkpoint
