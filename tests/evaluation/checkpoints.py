@@ -18,7 +18,7 @@ def write_checkpoint(path: Path, scenes: tuple[str, ...]) -> Path:
     """The file, trained on these scenes if one believes it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = ViewNetwork(NetworkConfig(), OBSERVATION)
+        network = ViewNetwork(NetworkConfig())
     card = PolicyCard(
         head="gain",
         observation=OBSERVATION,

@@ -92,3 +92,11 @@ def test_a_training_is_found_again_and_an_edited_one_has_a_folder_of_its_own(fou
     path.write_text(path.read_text().replace("epochs = 1", "epochs = 2"))
     assert train_campaign_policy(load_campaign(path)).result.folder == before.result.folder
     assert layout.policy.resolve() == before.result.folder
+
+
+def test_settings_of_two_campaigns_are_refused(tmp_path: Path) -> None:
+    first, _ = write_rounds(tmp_path, tmp_path / "homes")
+    other = tmp_path / "other.toml"
+    other.write_text(f'extends = "{first.name}"\nname = "other"\nshards.output_dir = "other"\n')
+    done = call("train", "-c", str(first), "-c", str(other))
+    assert done.code == 2 and "have a section [training] each; give the settings as CONFIG.toml" in done.err
