@@ -131,12 +131,11 @@ def _refuse_nothing(config: TrainingConfig) -> None:
 def _divided(config: TrainingConfig, scenes: Sequence[str]) -> tuple[list[str], list[str]]:
     """Scenes to train on, at most ``homes``, and those held out for validation."""
     if config.validation.stores:
-        train, held_out = list(scenes), []
-    elif len(scenes) < 2:
+        return list(scenes)[: config.homes], []
+    if len(scenes) < 2:
         raise TrainingError(
             f"the stores have {len(scenes)} scene, and at least two are needed to hold one out; "
             "name other stores in validation.stores"
         )
-    else:
-        train, held_out = divide_scenes(scenes, config.validation.share, config.validation.seed)
+    train, held_out = divide_scenes(scenes, config.validation.share, config.validation.seed)
     return train[: config.homes], held_out
