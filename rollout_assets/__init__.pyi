@@ -15,6 +15,7 @@ from rollout_assets.campaigns.status import (
 )
 from rollout_assets.config import CampaignConfig as CampaignConfig, load_campaign as load_campaign
 from rollout_assets.config.observation import ObservationConfig as ObservationConfig
+from rollout_assets.config.training import TrainingConfig as TrainingConfig, load_training as load_training
 from rollout_assets.errors import (
     CampaignError as CampaignError,
     CollectionError as CollectionError,
@@ -30,6 +31,8 @@ from rollout_assets.learning import (
     QHDataset as QHDataset,
     QHIterableDataset as QHIterableDataset,
     QHLoader as QHLoader,
+    load_policy as load_policy,
+    train_policy as train_policy,
 )
 from rollout_assets.observations.observation import Observations as Observations
 from rollout_assets.rollouts.manager import (

@@ -51,7 +51,7 @@ VERBS = {
 }
 """Verb -> its line in ``--help``, which is the first paragraph of the verb's own."""
 
-MODULES = {"ui": "dagster", "ci": "dagster"}
+MODULES = {"ui": "dagster", "ci": "dagster", "train": "policy"}
 """Verb -> its module in ``commands/``, where that is not called like the verb."""
 
 EXTRAS = {
@@ -90,10 +90,10 @@ class LazyGroup(TyperGroup):
 
 
 def load_verb(verb: str) -> Any:
-    """The command of a verb, from its module: the module's ``app``, or its function of that name."""
+    """The command of a verb, from its module: the function of that name, or the ``app`` of the module so called."""
     module = import_module(f"rollout_assets.commands.{MODULES.get(verb, verb)}")
     holder = typer.Typer(rich_markup_mode="markdown")
-    if hasattr(module, "app"):
+    if verb not in MODULES and hasattr(module, "app"):
         holder.add_typer(module.app, name=verb)
     else:
         holder.command(verb)(getattr(module, verb))

@@ -22,10 +22,10 @@ from rollout_assets.errors import TrainingError
 from rollout_assets.geometry.poses import Float64
 from rollout_assets.learning.batch import QHBatch
 from rollout_assets.learning.checkpoints import LearnedPolicy, load_policy
-from rollout_assets.learning.choices import ChoiceQuality, Choices
 from rollout_assets.learning.iterable import QHIterableDataset, QHLoader
 from rollout_assets.learning.policies import largest_turn, most_new_points, nearest_to_target
-from rollout_assets.learning.training_data import TrainingData, observation_source, open_training_data
+from rollout_assets.learning.training.choices import ChoiceQuality, Choices
+from rollout_assets.learning.training.data import TrainingData, observation_source, open_training_data
 from rollout_assets.observations.observation import Arrays, Observations
 from rollout_assets.observations.policy import ViewPolicy
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink

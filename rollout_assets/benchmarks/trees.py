@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingRegressor
+from threadpoolctl import threadpool_limits
 
 from rollout_assets.config.observation import ObservationConfig
 from rollout_assets.geometry.poses import Float64
@@ -27,6 +28,9 @@ FEATURES = (
 
 _LEAST = 1e-6
 
+_THREADS = 1
+"""More threads wait for each other without end where other processes use the processors too."""
+
 
 @dataclass(frozen=True)
 class TreePolicy:
@@ -39,7 +43,8 @@ class TreePolicy:
     def scores(self, observations: Observations[Arrays]) -> Float64:
         """(b, k) predicted gain beyond the state's mean; -inf where a view cannot be taken."""
         scores = np.full(observations.candidate_mask.shape, -np.inf)
-        scores[observations.candidate_mask] = self.model.predict(tree_features(observations))
+        with threadpool_limits(_THREADS):
+            scores[observations.candidate_mask] = self.model.predict(tree_features(observations))
         return scores
 
 
@@ -55,7 +60,8 @@ def fit_trees(
         l2_regularization=1.0,
         random_state=seed,
     )
-    return TreePolicy(model.fit(features, centred_gain), observation)
+    with threadpool_limits(_THREADS):
+        return TreePolicy(model.fit(features, centred_gain), observation)
 
 
 def tree_features(observations: Observations[Arrays], mask: NDArray[np.bool_] | None = None) -> Float64:

@@ -17,9 +17,9 @@ from rollout_assets.config import CampaignConfig, toml_text
 from rollout_assets.config.training import TrainingConfig, load_training
 from rollout_assets.errors import ConfigError, TrainingError
 from rollout_assets.learning.checkpoints import load_policy, read_card
-from rollout_assets.learning.resume import RESUME_NAME
-from rollout_assets.learning.training import METRICS_NAME, POLICY_NAME, read_metrics, train_policy
-from rollout_assets.learning.training_data import open_training_data
+from rollout_assets.learning.training.data import open_training_data
+from rollout_assets.learning.training.resume import RESUME_NAME
+from rollout_assets.learning.training.run import METRICS_NAME, POLICY_NAME, read_metrics, train_policy
 from rollout_assets.progress import ProgressEvent
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.inspection.conftest import write_campaign
@@ -215,7 +215,7 @@ _TRAIN = """
 import sys
 from pathlib import Path
 from rollout_assets.config.training import load_training
-from rollout_assets.learning.training import train_policy
+from rollout_assets.learning.training.run import train_policy
 train_policy(load_training(Path(sys.argv[1])), Path(sys.argv[2]), resume=True)
 """
 

@@ -25,11 +25,11 @@ from rollout_assets.config.training import TrainingConfig
 from rollout_assets.errors import TrainingError
 from rollout_assets.files import file_lock, file_sha256, publish_json
 from rollout_assets.learning.checkpoints import PolicyCard, observed_arrays, parameter_count, save_checkpoint
-from rollout_assets.learning.choices import ChoiceQuality, Choices
-from rollout_assets.learning.learner import Learner, observed
-from rollout_assets.learning.objectives import GainLabels, head_of
-from rollout_assets.learning.resume import RESUME_NAME, ResumePoint, RunIdentity, RunProgress
-from rollout_assets.learning.training_data import TrainingData, open_training_data
+from rollout_assets.learning.training.choices import ChoiceQuality, Choices
+from rollout_assets.learning.training.data import TrainingData, open_training_data
+from rollout_assets.learning.training.learner import Learner, observed
+from rollout_assets.learning.training.objectives import GainLabels, head_of
+from rollout_assets.learning.training.resume import RESUME_NAME, ResumePoint, RunIdentity, RunProgress
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 
 POLICY_NAME = "policy.safetensors"

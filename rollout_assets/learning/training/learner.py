@@ -13,8 +13,8 @@ from rollout_assets.errors import DeviceError, TrainingError
 from rollout_assets.learning import network as network_module
 from rollout_assets.learning.batch import QHBatch
 from rollout_assets.learning.network import ViewNetwork, ViewValues
-from rollout_assets.learning.objectives import GainLabels, double_q, gain_loss, q_loss
-from rollout_assets.learning.resume import Tensors, load_optimizer, optimizer_tensors
+from rollout_assets.learning.training.objectives import GainLabels, double_q, gain_loss, q_loss
+from rollout_assets.learning.training.resume import Tensors, load_optimizer, optimizer_tensors
 from rollout_assets.observations.observation import Observations
 from rollout_assets.randomness import key_digest
 
