@@ -7,8 +7,8 @@ run sets its leftovers aside and builds again.
 From build to promotion a shard's files are read twice, and once more by every run that finds it finished; each time
 there is a new reason to distrust them. The build validates what it wrote, and the seal is made of those very bytes. A
 later run holds them against the seal, because disks and people alter files, and so does one that takes over a finished
-shard which the plan has under another number now, before it validates and seals it anew. A promotion holds them against it again and
-copies the rows from the bytes that it hashed. Everything else looks at markers, sizes and times.
+shard which the plan has under another number now, before it validates and seals it anew. A promotion holds them against
+it again and copies the rows from the bytes that it hashed. Everything else looks at markers, sizes and times.
 """
 
 from __future__ import annotations
@@ -75,8 +75,9 @@ def run_rollout_shard(
 
     Drift of config or source rows is ``ShardDrift`` before any work; a shard that another process builds is
     ``ShardBusy``; a finished and current shard, every byte of it checked, is left as it is. Whatever else lies at its
-    place is set aside. A finished shard with the same rows and hashes under another number is reused. A build that fails leaves a note beside the shards and nothing else. ``writer`` is asked for
-    only when there is something to build. ``on_step`` is called at named points, for tests that kill a build there.
+    place is set aside. A finished shard with the same rows and hashes under another number is reused. A build that
+    fails leaves a note beside the shards and nothing else. ``writer`` is asked for only when there is something to build.
+    ``on_step`` is called at named points, for tests that kill a build there.
     """
     began = perf_counter()
     entry = entry_of(config, entry) if isinstance(entry, str) else entry
