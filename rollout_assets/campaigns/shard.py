@@ -76,8 +76,8 @@ def run_rollout_shard(
     Drift of config or source rows is ``ShardDrift`` before any work; a shard that another process builds is
     ``ShardBusy``; a finished and current shard, every byte of it checked, is left as it is. Whatever else lies at its
     place is set aside. A finished shard with the same rows and hashes under another number is reused. A build that
-    fails leaves a note beside the shards and nothing else. ``writer`` is asked for only when there is something to build.
-    ``on_step`` is called at named points, for tests that kill a build there.
+    fails leaves a note beside the shards and nothing else. ``writer`` is asked for only when there is something to
+    build. ``on_step`` is called at named points, for tests that kill a build there.
     """
     began = perf_counter()
     entry = entry_of(config, entry) if isinstance(entry, str) else entry

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -186,6 +187,17 @@ def test_scenes_with_the_same_mesh_share_a_split(tmp_path):
     rows = VinOfflineStore.open(tmp_path / "store").rows()
     rooms = {row.split for row in rows if row.scene_id != "other"}
     assert len(rooms) == 1 and {row.split for row in rows} == {"train", "val"}
+
+
+def test_a_house_of_two_storeys_is_walked_on_the_lower_one(tmp_path):
+    upstairs = [replace(part, at=(part.at[0], part.at[1], part.at[2] + 2.7)) for part in ROOM]
+    write_glb(tmp_path / "scenes" / "house.glb", (*ROOM, *(replace(p, name=f"{p.name}_up") for p in upstairs)))
+    summary = import_scenes(tmp_path / "scenes", tmp_path / "store", SMALL)
+    report = summary.scenes[0]
+    assert report.objects == 2 * len(OBJECTS) and any("2 storeys" in note for note in report.notes)
+    row = VinOfflineStore.open(tmp_path / "store").rows()[0]
+    sample = VinOfflineStore.open(tmp_path / "store").sample(row)
+    assert sample.truth.gt_boxes.boxes.centers_world[:, 2].max() < 2.6
 
 
 def test_a_mesh_file_by_itself_is_a_scene(tmp_path):
