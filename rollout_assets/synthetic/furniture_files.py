@@ -92,7 +92,7 @@ def _load(folder: Path, stamped: tuple[tuple[Path, FileStamp], ...], max_faces: 
         raise MeshError(f"{folder}: none of {counted(len(paths), 'file')} can be used as furniture ({reasons})")
     pieces = [make_piece(item.report.class_name, [FixedPart(item.patch)]) for item in usable]
     makers = {kind: partial(_pick, pieces=_for_kind(kind, pieces)) for kind in KINDS}
-    hashes = [[item.report.file, content_hash(*_arrays(item.patch))] for item in usable]
+    hashes = [[item.report.file, item.report.class_name, content_hash(*_arrays(item.patch))] for item in usable]
     return FurnitureSet(dict(makers), _class_names(pieces), canonical_hash(hashes), reports)
 
 

@@ -36,6 +36,14 @@ KIND_CLASS = {
     "wardrobe": "cabinet",
     "nightstand": "cabinet",
     "counter": "cabinet",
+    "couch": "sofa",
+    "stool": "chair",
+    "bookcase": "shelf",
+    "bookshelf": "shelf",
+    "shelves": "shelf",
+    "shelving": "shelf",
+    "cupboard": "cabinet",
+    "dresser": "cabinet",
 }
 """Class of what goes by a more special name."""
 
