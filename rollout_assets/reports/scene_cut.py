@@ -11,6 +11,39 @@ from numpy.typing import NDArray
 
 from rollout_assets.geometry.clipping import clip_to_box, touching_box
 from rollout_assets.geometry.poses import Float32, Float64
+from rollout_assets.geometry.voxels import voxel_keys
+
+MOST_FACES = 200_000
+"""Faces of a scene that a picture is drawn from; a browser is slow with more, and a page of five million has 70 MB."""
+
+_FIRST_CELL_M = 0.01
+_NEXT_CELL = 1.4
+_NUMBERED = 1 << 21
+"""Below so many vertices, three of them fit into one integer."""
+
+
+def thinned(
+    vertices: Float32, faces: NDArray[np.int32], most_faces: int = MOST_FACES
+) -> tuple[Float32, NDArray[np.int32]]:
+    """A mesh for pictures: as it is, or with the vertices of small cells merged until it has at most ``most_faces``."""
+    cell_m = _FIRST_CELL_M
+    while len(faces) > most_faces:
+        vertices, faces = _merged(vertices, faces, cell_m)
+        cell_m *= _NEXT_CELL
+    return vertices, faces
+
+
+def _merged(vertices: Float32, faces: NDArray[np.int32], cell_m: float) -> tuple[Float32, NDArray[np.int32]]:
+    _, group = np.unique(voxel_keys(vertices, cell_m), return_inverse=True)
+    counts = np.bincount(group)
+    middles = np.stack([np.bincount(group, vertices[:, axis]) / counts for axis in range(3)], axis=1)
+    corners = np.sort(group[faces], axis=1)
+    kept = np.flatnonzero((corners[:, 0] != corners[:, 1]) & (corners[:, 1] != corners[:, 2]))
+    if len(counts) < _NUMBERED:
+        a, b, c = corners[kept].T.astype(np.int64)
+        _, first = np.unique((a * len(counts) + b) * len(counts) + c, return_index=True)
+        kept = kept[np.sort(first)]
+    return middles.astype(np.float32), group[faces[kept]].astype(np.int32)
 
 
 def surface_in_box(vertices: Float32, faces: NDArray[np.int32], low: Float64, high: Float64) -> Float64:
