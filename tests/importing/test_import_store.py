@@ -18,6 +18,8 @@ from rollout_assets.errors import ImportRefused, SourceError
 from rollout_assets.files import tree_digests
 from rollout_assets.importing.config import ImportConfig
 from rollout_assets.importing.import_store import import_scenes
+from rollout_assets.reports.store_report import write_store_report
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.sources.audit import audit_store
 from rollout_assets.sources.vin_store import VinOfflineStore
@@ -288,10 +290,16 @@ print(summary.scenes[0].faces, summary.scenes[0].objects, resource.getrusage(res
 
 
 @pytest.mark.slow
-def test_five_million_faces_are_imported_within_two_gigabytes(tmp_path):
+def test_five_million_faces_are_imported_within_two_gigabytes_promoted_and_shown(tmp_path):
     write_fine_ply(tmp_path / "scenes" / "fine" / "mesh.ply", cells=127)
     command = [sys.executable, "-c", _MEASURED, str(tmp_path / "scenes"), str(tmp_path / "store")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     faces, objects, peak_kb = (int(word) for word in done.stdout.split())
     assert faces > 5_000_000 and objects == len(OBJECTS)
     assert peak_kb < 2_000_000
+    config = load_campaign(str(write_tiny_campaign(tmp_path, tmp_path / "store")))
+    assert run_campaign(config).ok
+    promoted = promote_rollout_campaign(config)
+    page = tmp_path / "page.html"
+    write_store_report(RolloutZarrStoreReader(promoted.store_dir / "train"), page, campaign=config)
+    assert max(path.stat().st_size for path in (page, *tmp_path.glob("page_rollouts/*"))) < 20_000_000
