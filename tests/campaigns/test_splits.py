@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import shutil
+import signal
 from itertools import count
 from unittest.mock import Mock
 
@@ -254,18 +256,33 @@ def test_a_former_shard_that_no_longer_passes_validation_is_built_again(renumber
     assert result.outcome == "built" and result.owner.reused_from is None
 
 
-@pytest.mark.parametrize("step", ["reuse/before", "reuse/after", "owner/after", "rename/before", "success/before"])
-def test_a_take_over_that_dies_anywhere_is_made_again_by_the_next_run(renumbered, step):
+TAKE_OVER_STEPS = ("reuse/before", "reuse/after", "owner/after", "rename/before", "success/before")
+
+
+def killed_at(step, campaign, entry):
+    """Whether SIGKILL ended a process that was finishing a shard at a step."""
+    process = os.fork()
+    if process == 0:
+        campaign.run(entry, lambda reached: os.kill(os.getpid(), signal.SIGKILL) if reached == step else None)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+
+
+def test_a_take_over_that_is_killed_or_interrupted_anywhere_is_made_again_by_the_next_run(renumbered):
     _, edited = renumbered
     entry = edited.plan().entries[1]
+    layout = CampaignLayout(edited.config.shards.output_dir)
+    final = layout.shard(entry.shard_id)
 
-    def die(reached):
+    def interrupt(reached):
         if reached == step:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        edited.run(entry, die)
-    assert shard_problems(CampaignLayout(edited.config.shards.output_dir).shard(entry.shard_id), entry, None, deep=True)
+    for step in TAKE_OVER_STEPS:
+        assert killed_at(step, edited, entry) and shard_problems(final, entry, None, deep=True)
+        with pytest.raises(KeyboardInterrupt):
+            edited.run(entry, interrupt)
+        assert not final.exists() and not list(layout.staging.iterdir())
     assert edited.run(entry).outcome == "reused"
 
 
