@@ -205,7 +205,7 @@ class OracleConfig(ConfigSection):
     )
     voxel_origin: Literal["half_voxel", "off_grid", "zero"] = Field(
         "half_voxel",
-        description="Where the fusion grid lies; off_grid: whole millimetres are inside voxels, zero: floors on borders.",
+        description="Where the fusion grid lies; off_grid: whole millimetres inside voxels, zero: floors on borders.",
     )
     crop_margin_m: NonNegative = Field(0.05, description="Added to the target's box on every side.")
     crop_policy: Literal["clipped_surface", "vertex_in_box"] = Field(
