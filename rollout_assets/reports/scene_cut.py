@@ -15,7 +15,7 @@ from rollout_assets.geometry.clipping import clip_to_box, touching_box
 from rollout_assets.geometry.poses import Float32, Float64
 from rollout_assets.geometry.voxels import voxel_keys
 
-MOST_FACES = 200_000
+MOST_FACES = 400_000
 """Faces of a scene that a picture is drawn from; a browser is slow with more, and a page of five million has 70 MB."""
 
 _NEXT_CELL = 1.2
