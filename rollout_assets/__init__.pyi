@@ -24,6 +24,14 @@ from rollout_assets.errors import (
     SourceError as SourceError,
     StoreError as StoreError,
 )
+from rollout_assets.evaluation import (
+    EvaluationConfig as EvaluationConfig,
+    PolicyEvaluation as PolicyEvaluation,
+    PolicyVerdict as PolicyVerdict,
+    compare_to_accepted as compare_to_accepted,
+    evaluate_policies as evaluate_policies,
+    read_evaluation as read_evaluation,
+)
 from rollout_assets.learning import (
     DepthHistory as DepthHistory,
     ObservationSource as ObservationSource,

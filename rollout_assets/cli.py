@@ -59,6 +59,7 @@ EXTRAS = {
     "platform": ("dagster", "dagster_graphql", "dagster_webserver", "httpx", "trimesh", "warp"),
     "dev": ("sklearn",),
     "reports": ("matplotlib", "plotly", "trimesh", "warp"),
+    "gym": ("gymnasium",),
 }
 """Extra -> optional packages that it installs."""
 

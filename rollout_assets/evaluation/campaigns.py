@@ -30,7 +30,10 @@ def evaluated_scenes(config: EvaluationConfig, base: CampaignConfig) -> tuple[st
 def evaluation_campaigns(
     config: EvaluationConfig, base: CampaignConfig, contestants: Sequence[Contestant], scenes: Sequence[str]
 ) -> tuple[CampaignConfig, ...]:
-    """One campaign per seed. Its folder is named by what decides its bytes, so that no evaluation disturbs another."""
+    """One campaign per seed. Its folder is named by what decides its bytes, so that no evaluation disturbs another.
+
+    Policies are shown depth of the size that the base campaign keeps, also when these stores keep none.
+    """
     first = base.seed + 1 if config.first_seed is None else config.first_seed
     return tuple(_campaign(config, base, contestants, scenes, first + at) for at in range(config.seeds))
 
@@ -48,6 +51,7 @@ def _campaign(
             "seed": seed,
             "source": base.source.model_copy(update={"splits": (config.split,)}),
             "split": base.split if config.limit is None else _only(scenes, config.split),
+            "selected_depth": base.selected_depth.model_copy(update={"enabled": config.keep_depth}),
             "recipes": tuple(recipe for contestant in contestants for recipe in contestant.recipes),
         }
     )

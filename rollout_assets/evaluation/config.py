@@ -86,6 +86,7 @@ class EvaluationConfig(ConfigSection):
     limit: Count | None = Field(None, description="Only the first scenes of the split.")
     workers: Annotated[Count, Field(le=256)] = Field(1, description="Processes that build shards side by side.")
     rows_per_shard: Count = Field(4, description="Source rows that are built and retried together.")
+    keep_depth: bool = Field(False, description="Keep depth images of views taken, to train on these stores later.")
     failures: Annotated[Natural, Field(le=1_000)] = Field(
         8, description="Worst roots listed per policy, with 3-D pages."
     )

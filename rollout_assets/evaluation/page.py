@@ -29,7 +29,7 @@ _HASH = 16
 def write_evaluation_page(evaluation: PolicyEvaluation) -> Path:
     """Write the page as one self-contained HTML file; only links to 3-D pages need the folder beside it."""
     facts = evaluation.facts
-    title = f"Evaluation of {', '.join(facts.named) or 'the references'}"
+    title = f"Evaluation of {', '.join(facts.named)}"
     ground = f"{counted(len(facts.scenes), 'scene')} of split {facts.split}, {counted(facts.horizon, 'view')} a rollout"
     page = html.Page(title, f"campaign {facts.campaign}, {ground}")
     report = _Report(page, evaluation)

@@ -43,6 +43,8 @@ def roster(config: EvaluationConfig) -> tuple[Contestant, ...]:
     The first recipe is a draw of ``random_valid``: a store keeps refused targets under its first recipe.
     """
     named = [policy for policy in config.policies if not _is_reference(policy)]
+    if not named:
+        raise ConfigError(f"{', '.join(REFERENCES)} are always evaluated; name a policy to compare with them")
     names = _names(named)
     return (
         *_references(config),

@@ -137,6 +137,8 @@ def test_names_of_policies(tmp_path):
         names("temperature_softmax", "temperature_softmax")
     with pytest.raises(ConfigError, match=r"there are farthest_from_history, .*got 'best_guess'"):
         names("best_guess")
+    with pytest.raises(ConfigError, match="are always evaluated; name a policy to compare with them"):
+        names("oracle_greedy", "random_valid")
     with pytest.raises(ConfigError, match=r"missing.safetensors: no such checkpoint"):
         names(str(tmp_path / "missing.safetensors"))
 
@@ -164,3 +166,23 @@ def test_wrong_settings_are_named(changes, problem, tmp_path):
     with pytest.raises(ConfigError) as refused:
         EvaluationConfig(**{"campaign": "demo", "policies": ["random"], "output_dir": Path("out"), **changes})
     assert problem in str(refused.value)
+
+
+@pytest.mark.slow
+def test_what_policies_see_does_not_depend_on_depth_that_is_kept(evaluated_campaign, tmp_path):
+    gains = [
+        evaluate_policies(
+            EvaluationConfig(
+                campaign=str(evaluated_campaign),
+                policies=["most_new_points"],
+                output_dir=tmp_path / str(kept),
+                split="train",
+                seeds=1,
+                random_repeats=1,
+                failures=0,
+                keep_depth=kept,
+            )
+        ).outcomes
+        for kept in (False, True)
+    ]
+    assert gains[0].equals(gains[1])

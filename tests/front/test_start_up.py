@@ -36,7 +36,7 @@ def test_a_verb_imports_its_own_module_only():
     assert "rollout_assets.commands.inspect" not in loaded and "rollout_assets.commands.demo" not in loaded
 
 
-@pytest.mark.parametrize("package", ["", ".rollouts", ".collection", ".learning"])
+@pytest.mark.parametrize("package", ["", ".rollouts", ".collection", ".evaluation", ".learning"])
 def test_importing_a_package_loads_none_of_its_rooms(package):
     loaded = modules_after(f"import rollout_assets{package}")
     allowed = {"rollout_assets", "rollout_assets.exports", f"rollout_assets{package}"}

@@ -83,4 +83,4 @@ def _from_zero(bound: float, *shape: int) -> spaces.Box:
 
 
 def _flags(*shape: int) -> spaces.Box:
-    return spaces.Box(0, 1, shape, np.bool_)
+    return spaces.Box(0, 1, shape, np.bool_)  # type: ignore[arg-type]  # its annotations leave out what it accepts

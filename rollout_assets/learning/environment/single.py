@@ -46,6 +46,7 @@ class NextBestViewEnv(gymnasium.Env[Observation, np.int64]):
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]
+    observation_space: spaces.Dict  # type: ignore[assignment]  # Gymnasium says it holds spaces, not arrays
 
     def __init__(self, campaign: Campaign, **options: Unpack[EnvironmentOptions]) -> None:
         config = environment_config(options)
