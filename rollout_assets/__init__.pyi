@@ -14,6 +14,8 @@ from rollout_assets.campaigns.status import (
     summarize_rollout_shard_campaign as summarize_rollout_shard_campaign,
 )
 from rollout_assets.config import CampaignConfig as CampaignConfig, load_campaign as load_campaign
+from rollout_assets.config.observation import ObservationConfig as ObservationConfig
+from rollout_assets.config.training import TrainingConfig as TrainingConfig, load_training as load_training
 from rollout_assets.errors import (
     CampaignError as CampaignError,
     CollectionError as CollectionError,
@@ -32,11 +34,15 @@ from rollout_assets.evaluation import (
 )
 from rollout_assets.learning import (
     DepthHistory as DepthHistory,
+    ObservationSource as ObservationSource,
     QHBatch as QHBatch,
     QHDataset as QHDataset,
     QHIterableDataset as QHIterableDataset,
     QHLoader as QHLoader,
+    load_policy as load_policy,
+    train_policy as train_policy,
 )
+from rollout_assets.observations.observation import Observations as Observations
 from rollout_assets.rollouts.manager import (
     RolloutCompletion as RolloutCompletion,
     RolloutGroupRecord as RolloutGroupRecord,

@@ -42,6 +42,8 @@ VERBS = {
     "collect": "Run many rollouts and keep each as a JSON line: in this process, from servers, or from servers "
     "started for it.",
     "aggregate": "Metrics per agent and task over all result files, into OUT_aggregate_metrics.json; needs no server.",
+    "train": "Train a policy on promoted stores: a checkpoint, metrics for each epoch, and curves as a page.",
+    "policy": "Look at and check checkpoints of policies.",
     "evaluate": "Roll policies out on held-out scenes, let the oracle score what they chose, and compare them.",
     "demo": "Go all the way through Dagster: synthetic homes, shards with their checks, one promoted store per split.",
     "ui": "Start the Dagster UI and its daemon on this machine only, and open http://127.0.0.1:3000 yourself.",
@@ -49,13 +51,15 @@ VERBS = {
 }
 """Verb -> its line in ``--help``, which is the first paragraph of the verb's own."""
 
-MODULES = {"ui": "dagster", "ci": "dagster"}
+MODULES = {"ui": "dagster", "ci": "dagster", "train": "policy"}
 """Verb -> its module in ``commands/``, where that is not called like the verb."""
 
 EXTRAS = {
     "serve": ("httpx", "starlette", "trimesh", "uvicorn", "warp"),
     "platform": ("dagster", "dagster_graphql", "dagster_webserver", "httpx", "trimesh", "warp"),
+    "dev": ("sklearn",),
     "reports": ("matplotlib", "plotly", "trimesh", "warp"),
+    "gym": ("gymnasium",),
 }
 """Extra -> optional packages that it installs."""
 
@@ -87,10 +91,10 @@ class LazyGroup(TyperGroup):
 
 
 def load_verb(verb: str) -> Any:
-    """The command of a verb, from its module: the module's ``app``, or its function of that name."""
+    """The command of a verb, from its module: the function of that name, or the ``app`` of the module so called."""
     module = import_module(f"rollout_assets.commands.{MODULES.get(verb, verb)}")
     holder = typer.Typer(rich_markup_mode="markdown")
-    if hasattr(module, "app"):
+    if verb not in MODULES and hasattr(module, "app"):
         holder.add_typer(module.app, name=verb)
     else:
         holder.command(verb)(getattr(module, verb))

@@ -155,6 +155,8 @@ def test_rooms_stay_small_enough_to_read():
         ("starlette", ("serving/server/",)),
         ("uvicorn", ("serving/server/",)),
         ("httpx", ("rollouts/remote/client.py",)),
+        ("gymnasium", ("learning/environment/",)),
+        ("stable_baselines3", ("learning/environment/sb3.py",)),
         ("pickle", ()),
     ],
 )

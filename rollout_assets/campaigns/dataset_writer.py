@@ -12,6 +12,7 @@ from rollout_assets.campaigns.plan import RolloutShardEntry, open_source, planne
 from rollout_assets.config import CampaignConfig
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.generator import RolloutDatasetWriterStats, RolloutGenerator
+from rollout_assets.rollouts.policy_registry import require_policies
 from rollout_assets.rollouts.records import SourceProvenance
 from rollout_assets.rollouts.roots import SceneLoader
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
@@ -40,10 +41,12 @@ class WrittenShard:
 class RolloutDatasetWriter:
     """Generate target-RRI rollout records and write a standalone Zarr store.
 
-    Keeps meshes and kernels between shards, so that one writer per process serves many of them.
+    Keeps meshes and kernels between shards, so that one writer per process serves many of them. A policy of a recipe
+    that cannot be used is ``PolicyRefused`` before any shard is begun.
     """
 
     def __init__(self, config: CampaignConfig, source: VinOfflineStore | None = None) -> None:
+        require_policies(config.recipes)
         self.config = config
         self.source = source or open_source(config)
         self._scenes = SceneLoader(self.source.meshes, config.oracle)

@@ -26,6 +26,7 @@ from rollout_assets.campaigns.shard import RolloutShardRunResult, run_rollout_sh
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ConfigError, RolloutAssetsError, ShardBusy, may_pass
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
+from rollout_assets.rollouts.policy_registry import require_policies
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.workers import run_tasks
@@ -33,7 +34,10 @@ from rollout_assets.workers import run_tasks
 RETRY_AFTER_S = (0.5, 2.0)
 """How long to wait before each further attempt at a shard that a fault of the machine ended."""
 
-Outcome = Literal["built", "already_finished", "busy", "failed"]
+Outcome = Literal["built", "reused", "already_finished", "busy", "failed"]
+
+DONE: tuple[Outcome, ...] = ("built", "reused", "already_finished")
+"""Outcomes of a shard that is finished now."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +78,7 @@ class CampaignRunResult:
     @property
     def finished(self) -> bool:
         """Whether every shard is finished now."""
-        return all(shard.outcome in ("built", "already_finished") for shard in self.shards)
+        return all(shard.outcome in DONE for shard in self.shards)
 
     @property
     def barren(self) -> bool:
@@ -106,11 +110,12 @@ def run_campaign(
 ) -> CampaignRunResult:
     """Plan what is new, then build every shard that is not finished and current; a failing shard stops no other.
 
-    The result does not depend on ``workers``. More than one start fresh processes: a script that calls this needs the
-    usual ``__main__`` guard.
+    A policy of a recipe that cannot be used is ``PolicyRefused`` before any shard is begun. The result does not depend
+    on ``workers``. More than one start fresh processes: a script that calls this needs the usual ``__main__`` guard.
     """
     if workers < 1:
         raise ConfigError(f"workers must be >= 1, got {workers}")
+    require_policies(config.recipes)
     began = perf_counter()
     plan = write_rollout_shard_manifest_from_config(config)
     planned = {entry.shard_id: entry for entry in plan.entries}

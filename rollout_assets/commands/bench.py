@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -53,6 +54,21 @@ def store(
 ) -> None:
     """Writing, validating, reading and training from a rollout store, beside plain zarr and NumPy."""
     _run("store.benchmark_store", as_json, rows=rows)
+
+
+@app.command()
+def learning(
+    rollouts: Annotated[
+        Path | None, typer.Option("--store", help="A rollout store with selected depth; default: one is made up.")
+    ] = None,
+    source: Annotated[Path | None, typer.Option(help="The source store that it was made from.")] = None,
+    states: Annotated[int, typer.Option(help="States of a made-up store.", min=200)] = 3_000,
+    as_json: AsJson = False,
+) -> None:
+    """Training batches with observations: first epoch, later epochs and workers, beside plain NumPy."""
+    if (rollouts is None) != (source is None):
+        raise typer.BadParameter("--store and --source belong together; give both or neither")
+    _run("observations.benchmark_learning", as_json, store=rollouts, source=source, states=states)
 
 
 @app.command()
@@ -110,6 +126,45 @@ def collection(
 ) -> None:
     """Rollouts of a server beside the same rollouts in this process, eight in flight."""
     _run("collection.benchmark_collection", as_json, campaign=campaign, rows=rows)
+
+
+@app.command()
+def policies(
+    store: Annotated[Path, typer.Option(help="The store that the trees are trained on.", metavar="STORE")],
+    source: Annotated[list[Path], typer.Option(help="The source of the stores; may be given again.", metavar="SOURCE")],
+    held_out: Annotated[
+        Path | None,
+        typer.Option(help="The store to judge on; default: some scenes of STORE are held out.", metavar="STORE"),
+    ] = None,
+    policy: Annotated[
+        list[Path] | None, typer.Option(help="A checkpoint to judge too; may be given again.", metavar="FILE")
+    ] = None,
+    homes: Annotated[int | None, typer.Option(help="Train the trees on so many scenes only.", min=1)] = None,
+    cache_dir: Annotated[
+        Path | None, typer.Option(help="Where observations are kept; default: in the data home.", metavar="DIR")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Policies on the same stored states: at random, simple ones, boosted trees on 22 features, and checkpoints."""
+    places = {
+        "store": store,
+        "sources": source,
+        "held_out": held_out,
+        "checkpoints": policy or (),
+        "cache_dir": cache_dir,
+    }
+    _run("policies.benchmark_policies", as_json, **places, homes=homes)
+
+
+@app.command()
+def environment(
+    campaign: CampaignOption = DEMO_CAMPAIGN,
+    rows: Annotated[int | None, typer.Option(help="Only the first rows; default: all.", min=1)] = None,
+    members: Annotated[int, typer.Option(help="Members of the vector environment.", min=1)] = 16,
+    as_json: AsJson = False,
+) -> None:
+    """Views a second of the Gymnasium vector environment beside the engine's, over the same roots."""
+    _run("environment.benchmark_environment", as_json, config=load_campaign(campaign), rows=rows, members=members)
 
 
 def _run(benchmark: str, as_json: bool, **options: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Group
@@ -16,7 +16,7 @@ from rollout_assets.campaigns.forecast import forecast_campaign
 from rollout_assets.campaigns.leakage import BY_SCENE, leaking_scenes
 from rollout_assets.campaigns.plan import open_source, write_rollout_shard_manifest_from_config
 from rollout_assets.campaigns.promotion import PromotionResult, promote_rollout_campaign
-from rollout_assets.campaigns.run import CampaignRunResult, run_campaign
+from rollout_assets.campaigns.run import DONE, CampaignRunResult, Outcome, run_campaign
 from rollout_assets.campaigns.status import RolloutShardCampaignStatus, summarize_rollout_shard_campaign
 from rollout_assets.campaigns.versions import prune_promoted_versions, rollback_promotion, unpin_promotion
 from rollout_assets.commands import terminal
@@ -45,7 +45,6 @@ from rollout_assets.sources.scene_splits import scene_splits
 app = typer.Typer(help="Plan, run, watch and promote the shards of a campaign.", no_args_is_help=True)
 
 NO_RECORD = "the campaign gave no record at all: every source row was skipped; change what the reasons name"
-DONE = ("built", "already_finished")
 SHOWN_TARGETS = 3
 """Explicit targets that a message lists; the result in JSON has all of them."""
 
@@ -252,7 +251,7 @@ def _show_run(result: CampaignRunResult) -> None:
     show_skipped(result.skipped)
     _say_absent(result.targets_without_row, "in no row of the source")
     _say_absent([name for shard in result.shards for name in shard.targets_absent], "not among the boxes of their rows")
-    counts = {name: len(result.of(name)) for name in ("built", "already_finished", "busy", "failed")}
+    counts = {name: len(result.of(name)) for name in get_args(Outcome)}
     words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
     say(f"{len(result.shards)} of {result.planned} shards: {words}; {result.records} records; {result.seconds:.1f} s")
     without = [shard.shard_id for shard in result.shards if shard.outcome in DONE and not shard.records]

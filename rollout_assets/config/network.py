@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from rollout_assets.config.section import ConfigSection, Whole
+from rollout_assets.config.section import ConfigSection, Fraction, SmallCount
 
 
 class NetworkConfig(ConfigSection):
-    """How large the network is."""
+    """The size of the network."""
 
-    width: Annotated[Whole, Field(ge=1, le=4_096)] = Field(32, description="Channels of a candidate.")
+    patches: SmallCount = Field(4, description="Patches along each side of a face of the target's box.")
+    width: SmallCount = Field(64, description="Numbers that stand for a patch, a candidate or a state.")
+    gates: SmallCount = Field(8, description="Gates through which a candidate gathers what it sees of the patches.")
+    heads: SmallCount = Field(4, description="Heads with which candidates look at each other.")
+    layers: SmallCount = Field(2, description="Layers in which they do.")
+    dropout: Fraction = Field(0.1, description="Share of the numbers that training leaves out at a time.")
+
+    @model_validator(mode="after")
+    def _equal_heads(self) -> Self:
+        for name in ("gates", "heads"):
+            if self.width % getattr(self, name):
+                raise ValueError(f"width must be a multiple of {name} {getattr(self, name)}, got {self.width}")
+        return self

@@ -1,4 +1,4 @@
-"""A campaign file to start from: every setting with its default, what it means and what it may be.
+"""A file to start from, for a campaign or a training: every setting with its default, what it means and what it may be.
 
 All of it comes from the models, so that it cannot be out of date.
 """
@@ -31,9 +31,12 @@ _WIDTH = 100
 """Characters of a comment's line."""
 
 
-def commented_toml(config: ConfigSection) -> str:
-    """A configuration as TOML with a comment on every setting; it reads back to the same configuration."""
-    return "\n".join([_HEAD, *_table(config, "", explained=True)]) + "\n"
+def commented_toml(config: ConfigSection, head: str = _HEAD) -> str:
+    """A configuration as TOML with a comment on every setting; it reads back to the same configuration.
+
+    ``head`` stands above it: comments that say what the file is for.
+    """
+    return "\n".join([head, *_table(config, "", explained=True)]) + "\n"
 
 
 def _table(section: ConfigSection, name: str, *, explained: bool) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Torch datasets over rollout stores: every trainable state once per epoch, in a reproducible order.
+"""From stores to a policy: datasets with every trainable state once per epoch, training, and checkpoints.
 
 Torch is imported when one of the names is first used.
 """

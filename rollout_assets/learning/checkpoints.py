@@ -107,10 +107,10 @@ def load_policy(path: Path | str) -> LearnedPolicy:
         raise PolicyRefused(f"{place}: {error}") from None
     card = _card(place, file.document)
     with torch.device("meta"):
-        expected = ViewNetwork(card.network, card.observation).state_dict()
+        expected = ViewNetwork(card.network).state_dict()
     _refuse_other_weights(place, card, expected, file.tensors)
     with torch.random.fork_rng(devices=[]):
-        network = ViewNetwork(card.network, card.observation)
+        network = ViewNetwork(card.network)
     network.load_state_dict(file.tensors)
     return LearnedPolicy(card, network)
 
@@ -143,13 +143,12 @@ class LearnedPolicy:
     def scores(self, observations: Observations[Arrays]) -> Float64:
         """(b, k) predicted root gain, in multiples of ``SCORE_STEP``; -inf where a view cannot be taken."""
         self._refuse_other_sizes(observations)
+        _refuse_what_is_not_finite(observations)
         scores = np.full(observations.candidate_mask.shape, -np.inf)
         for start in range(0, len(observations), _CHUNK_STATES):
             rows = slice(start, start + _CHUNK_STATES)
             scores[rows] = self._chunk(observations.mapped(lambda values, rows=rows: values[rows]))  # type: ignore[misc]
         scores[~observations.candidate_mask] = -np.inf
-        if np.isnan(scores).any():
-            raise PolicyRefused(f"the {self.score_source} of a view is not a number; an observation is not finite")
         return scores
 
     def _chunk(self, observations: Observations[Arrays]) -> Float64:
@@ -166,6 +165,12 @@ class LearnedPolicy:
                 f"a policy for {wanted[0]:,} points and {wanted[1]} poses taken was shown {given[0]:,} and {given[1]}; "
                 "make observations with its own 'observation'"
             )
+
+
+def _refuse_what_is_not_finite(observations: Observations[Arrays]) -> None:
+    for name, values in observations.arrays().items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise PolicyRefused(f"an observation's {name} is not finite, so no view can be scored")
 
 
 def _as_float64(values: Arrays) -> Tensor:

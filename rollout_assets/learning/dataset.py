@@ -13,8 +13,10 @@ from torch.utils.data import Dataset
 
 from rollout_assets.errors import StateMissing, StoreError
 from rollout_assets.learning.batch import QHBatch
+from rollout_assets.learning.observation_source import ObservationSource
 from rollout_assets.learning.ranks import require_agreement
 from rollout_assets.learning.states import Columns, StateSource, UnitDepth, UnitKey, Verify, batch_of
+from rollout_assets.progress import SILENT, ProgressSink
 
 
 class QHDataset(Dataset[QHBatch]):
@@ -24,7 +26,7 @@ class QHDataset(Dataset[QHBatch]):
     ``cached_units`` units that were used last stay decoded in memory.
 
     The stores' versions are those of the moment when the dataset was made, in every worker; one that is gone is a
-    ``StoreError`` when it is read. ``verify``: as in ``QHIterableDataset``.
+    ``StoreError`` when it is read. ``verify`` and ``observations``: as in ``QHIterableDataset``.
     """
 
     def __init__(
@@ -35,10 +37,11 @@ class QHDataset(Dataset[QHBatch]):
         trainable_only: bool = True,
         cached_units: int = 32,
         verify: Verify = "manifest",
+        observations: ObservationSource | None = None,
     ) -> None:
         if cached_units < 1:
             raise StoreError(f"cached_units must be >= 1, got {cached_units}")
-        self.source = StateSource(stores, trainable_only, history, verify)
+        self.source = StateSource(stores, trainable_only, history, verify, observations)
         self._ends = np.cumsum([unit.count for unit in self.source.units], dtype=np.int64)
         self._cache: LRUCache[int, tuple[Columns, UnitDepth | None]] = LRUCache(cached_units)
 
@@ -57,6 +60,10 @@ class QHDataset(Dataset[QHBatch]):
     def versions(self) -> tuple[str, ...]:
         """The digest of each store's manifest: what a version is, wherever it lies."""
         return tuple(self.source.fingerprint())
+
+    def prepare_observations(self, progress: ProgressSink = SILENT) -> None:
+        """Make all observations now instead of when they are first asked for; several processes share the work."""
+        self.source.prepare_observations(progress)
 
     def check_ranks(self, group: Any = None) -> None:
         """Refuse to go on if the ranks of a process group opened other versions; every rank must call this."""

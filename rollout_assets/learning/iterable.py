@@ -17,9 +17,12 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from rollout_assets.errors import RolloutAssetsError, StoreError
 from rollout_assets.learning.batch import QHBatch
+from rollout_assets.learning.observation_source import ObservationSource
 from rollout_assets.learning.order import BatchPlan, Tail, Window, epoch_windows
 from rollout_assets.learning.ranks import group_size, require_agreement
+from rollout_assets.learning.state_filter import StateFilter
 from rollout_assets.learning.states import Columns, StateSource, Unit, UnitDepth, UnitKey, Verify, batch_of
+from rollout_assets.progress import SILENT, ProgressSink
 
 STATE_VERSION = 1
 
@@ -57,7 +60,8 @@ class QHIterableDataset(IterableDataset[QHBatch]):
     ``verify``: "manifest" refuses what is not what the manifest says was written. It reads four bytes of every chunk
     when the dataset is made, and compares them whenever a chunk is decoded. A store of another writer has no digests of
     its arrays: a warning says so, and ``verified`` is False. "none" leaves it out, for stores behind a slow network;
-    schema and version are checked all the same.
+    schema and version are checked all the same. ``observations``: what the actor knew at each state comes with it.
+    ``where``: only states of some scenes, or equal ones once.
     """
 
     def __init__(
@@ -74,12 +78,14 @@ class QHIterableDataset(IterableDataset[QHBatch]):
         trainable_only: bool = True,
         window_units: int = 8,
         verify: Verify = "manifest",
+        observations: ObservationSource | None = None,
+        where: StateFilter | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
             raise StoreError(f"rank must be between 0 and {world_size - 1}, got {rank}")
         if window_units < 1:
             raise StoreError(f"window_units must be >= 1, got {window_units}")
-        self.source = StateSource(stores, trainable_only, history, verify)
+        self.source = StateSource(stores, trainable_only, history, verify, observations, where)
         self.batch_size = batch_size
         self.seed = seed
         self.shuffle = shuffle
@@ -112,6 +118,10 @@ class QHIterableDataset(IterableDataset[QHBatch]):
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch at its start."""
         self.epoch, self.consumed = _whole_number("epoch", epoch), 0
+
+    def prepare_observations(self, progress: ProgressSink = SILENT) -> None:
+        """Make all observations now instead of when they are first asked for; several processes share the work."""
+        self.source.prepare_observations(progress)
 
     def check_ranks(self, group: Any = None) -> None:
         """Refuse to go on if the ranks of a process group differ in data, order or position.

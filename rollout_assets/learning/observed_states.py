@@ -41,7 +41,7 @@ BLOCK_STEPS = 64
 """Steps whose depth images are decoded together."""
 
 _KEPT_ACTORS = 2
-_KEPT_CLOUDS = 256
+_KEPT_CLOUDS = 64
 
 _Rows = dict[str, NDArray[Any]]
 
@@ -52,12 +52,16 @@ _CloudKey = tuple[tuple[bytes, int], ...]
 class ObservedStates:
     """The states of one store as the actor knew them; ``source`` must be the store that its rollouts began from.
 
-    A store without what is needed, and a source that is not the store's, are refused when this is made.
+    A store without what is needed, and a source that is not the store's, are refused when this is made; ``check=False``
+    is for a process whose parent did so already.
     """
 
-    def __init__(self, reader: RolloutZarrStoreReader, source: VinOfflineStore, config: ObservationConfig) -> None:
-        require_observable(reader)
-        require_source_of(reader, source)
+    def __init__(
+        self, reader: RolloutZarrStoreReader, source: VinOfflineStore, config: ObservationConfig, *, check: bool = True
+    ) -> None:
+        if check:
+            require_observable(reader)
+            require_source_of(reader, source)
         self.config = config
         self._reader = reader
         self._source = source
@@ -132,7 +136,7 @@ class ObservedStates:
         self, actor: VinActor, source_row: int, target_row: int, target: ObservedTarget, chain: Sequence[TakenView]
     ) -> TargetCloud:
         """The cloud after a chain's views: the longest beginning that is known, extended by the rest."""
-        keys = [(view.pose_world_camera.tobytes(), crc32(view.depth_m)) for view in chain]
+        keys = [(view.pose_world_camera.tobytes(), crc32(view.depth_m.data)) for view in chain]
         cloud = self._root_cloud(actor, source_row, target_row, target)
         for taken, view in enumerate(chain, start=1):
             name = (source_row, target_row, tuple(keys[:taken]))

@@ -20,7 +20,7 @@ from rollout_assets.learning.unseen_surface import unseen_area_m2
 from rollout_assets.observations.observation import Arrays, Observations
 from rollout_assets.observations.policy import ViewPolicy
 
-POSES_ONLY = ObservationConfig(points=1, near_margin_m=0.0, context_margin_m=0.0, depth_px=1, history=64)
+POSES_ONLY = ObservationConfig(points=1, near_margin_m=0.0, corridor_m=0.0, depth_px=1, history=64)
 """For policies that look at poses alone; of more than 64 poses taken, the latest."""
 
 _DECIMALS = 9

@@ -17,12 +17,18 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rollout_assets.errors import StoreDamaged, StoreError
 from rollout_assets.learning.batch import DepthHistory, QHBatch, as_tensor, to_batch
+from rollout_assets.learning.observable import COLUMNS_READ
+from rollout_assets.learning.observation_source import ObservationReader, ObservationSource
 from rollout_assets.learning.pinned import PinnedStore, UnverifiedStoreWarning, open_stores
+from rollout_assets.learning.state_filter import StateFilter
+from rollout_assets.observations.observation import Observations
+from rollout_assets.progress import ProgressSink
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-from rollout_assets.rollouts.zarr_store.schema import Q_H, SELECTED_DEPTH, STEPS
+from rollout_assets.rollouts.zarr_store.schema import ABSENT, Q_H, SELECTED_DEPTH, STEPS
 
 Verify = Literal["manifest", "none"]
 """Whether what is read must be what the stores' manifests say was written."""
@@ -63,7 +69,13 @@ class StateSource:
     """The states of some stores, all padded to the same number of candidates."""
 
     def __init__(
-        self, stores: Sequence[Path | str] | Path | str, trainable_only: bool, history: int, verify: Verify
+        self,
+        stores: Sequence[Path | str] | Path | str,
+        trainable_only: bool,
+        history: int,
+        verify: Verify,
+        observations: ObservationSource | None = None,
+        where: StateFilter | None = None,
     ) -> None:
         names = (str(stores),) if isinstance(stores, (str, Path)) else tuple(str(store) for store in stores)
         if not names:
@@ -74,8 +86,9 @@ class StateSource:
             raise StoreError(f"verify must be one of {', '.join(get_args(Verify))}, got {verify!r}")
         self.history = history
         self.trainable_only = trainable_only
+        self.where = where
         readers = open_stores(names)
-        sealed = arrays_read(history) if verify == "manifest" else ()
+        sealed = arrays_read(history, observations is not None) if verify == "manifest" else ()
         self.pins = tuple(PinnedStore.of(reader, sealed) for reader in readers)
         self._readers = {os.getpid(): readers}
         if verify == "manifest":
@@ -89,6 +102,9 @@ class StateSource:
         if history and len(sizes) > 1:
             raise StoreError(f"history needs stores with one depth image size, got {sorted(sizes)}")
         self.width = max(int(reader.attribute("q_h_max_candidates")) for reader in readers)
+        self.observations = None
+        if observations is not None:
+            self.observations = ObservationReader(observations, self.pins, readers, self.width)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_readers": {}}
@@ -105,6 +121,12 @@ class StateSource:
     def verified(self) -> bool:
         """Whether everything that is read is held against what the stores' manifests say was written."""
         return all(pin.verified for pin in self.pins)
+
+    def prepare_observations(self, progress: ProgressSink) -> None:
+        """Make all observations that are not made yet."""
+        if self.observations is None:
+            raise StoreError("there is nothing to prepare: the dataset was made without observations")
+        self.observations.prepare(self.readers, progress)
 
     def confirm(self) -> None:
         """Refuse to go on if one of the pinned versions is gone or has changed."""
@@ -126,9 +148,9 @@ class StateSource:
     def chosen(self) -> list[NDArray[np.int64]]:
         """Per store, the states that count, ascending."""
         chosen = []
-        for mask in self._whole(Q_H.path("q_train_mask")):
+        for reader, mask in zip(self.readers, self._whole(Q_H.path("q_train_mask")), strict=True):
             counted = mask.any(axis=1) if self.trainable_only else np.ones(len(mask), np.bool_)
-            chosen.append(np.flatnonzero(counted))
+            chosen.append(np.flatnonzero(counted if self.where is None else counted & self.where.mask(reader)))
         return chosen
 
     @cached_property
@@ -198,18 +220,40 @@ class StateSource:
         return np.concatenate([values, padding], axis=1)
 
 
-def arrays_read(history: int) -> tuple[str, ...]:
-    """Every array that a dataset with this history reads."""
+def arrays_read(history: int, observations: bool = False) -> tuple[str, ...]:
+    """Every array that a dataset with this history reads, and with observations."""
     depth = (*(SELECTED_DEPTH.path(name) for name in SELECTED_DEPTH.rasters), STEPS.path("step_index"))
-    return (*(Q_H.path(name) for name in Q_H.names), *(depth if history else ()))
+    observed = (f"{table}/{name}" for table, names in COLUMNS_READ.items() for name in names)
+    paths = (*(Q_H.path(name) for name in Q_H.names), *(depth if history else ()), *(observed if observations else ()))
+    return tuple(dict.fromkeys(paths))
 
 
 def batch_of(
     source: StateSource, columns: Columns, unit_starts: NDArray[np.int64], loaded: Mapping[UnitKey, UnitDepth]
 ) -> QHBatch:
     """States as a batch; a history comes from the loaded depth images of the units that begin at ``unit_starts``."""
+    history = _depth_history(source, columns, unit_starts, loaded)
+    return to_batch(columns, depth_history=history, **_shown(source, columns))
+
+
+def _shown(source: StateSource, columns: Columns) -> dict[str, Observations[Tensor]]:
+    """What the actor knew at the states, and on request at those that follow."""
+    reader, store_index, steps = source.observations, columns["store_index"], columns["state_step_row_id"]
+    if reader is None:
+        return {}
+    shown = {"observations": reader.batch(source.readers, store_index, steps)}
+    if reader.wanted.next_observations:
+        following = columns["td_next_step_row_id"]
+        following = np.where(following == ABSENT, steps, following)
+        shown["next_observations"] = reader.batch(source.readers, store_index, following)
+    return shown
+
+
+def _depth_history(
+    source: StateSource, columns: Columns, unit_starts: NDArray[np.int64], loaded: Mapping[UnitKey, UnitDepth]
+) -> DepthHistory | None:
     if not source.history:
-        return to_batch(columns)
+        return None
     store_index, states = columns["store_index"], columns["state_step_row_id"]
     height, width = next(iter(loaded.values()))[1].shape[1:]
     shape = (len(states), source.history, height, width)
@@ -223,7 +267,7 @@ def batch_of(
         depth[own] = np.where(in_chain[..., None, None], images[at], np.float16(0))
         valid[own] = masks[at] & in_chain[..., None, None]
         present[own] = in_chain
-    return to_batch(columns, DepthHistory(as_tensor(depth), as_tensor(valid), as_tensor(present)))
+    return DepthHistory(as_tensor(depth), as_tensor(valid), as_tensor(present))
 
 
 def _warn_of_unverified(pins: Sequence[PinnedStore]) -> None:

@@ -84,8 +84,8 @@ def _candidates(states: Sequence[ObservedState], width: int) -> dict[str, Arrays
         motion[row, takeable] = np.nan_to_num(state.motion[takeable])
     camera, target = _current(states), _target_poses(states)
     return {
-        "candidate_pose_camera": poses_seen_from(camera[:, None], poses) * mask[..., None],
-        "candidate_pose_target": poses_seen_from(target[:, None], poses) * mask[..., None],
+        "candidate_pose_camera": _where(mask, poses_seen_from(camera[:, None], poses)),
+        "candidate_pose_target": _where(mask, poses_seen_from(target[:, None], poses)),
         "candidate_position": position,
         "candidate_motion": motion,
         "candidate_mask": mask,
@@ -106,8 +106,9 @@ def _points(states: Sequence[ObservedState], config: ObservationConfig) -> dict[
     points = np.zeros((len(states), config.points, 3), np.float32)
     age = np.zeros((len(states), config.points), np.float32)
     mask = np.zeros((len(states), config.points), np.bool_)
+    positions = poses_seen_from(_target_poses(states), _current(states))[:, 9:]
     for row, state in enumerate(states):
-        points[row], age[row], mask[row] = state.cloud.sample()
+        points[row], age[row], mask[row] = state.cloud.sample(positions[row])
     return {"points": points, "point_age": age, "point_mask": mask}
 
 
@@ -118,8 +119,13 @@ def _taken(states: Sequence[ObservedState], history: int) -> dict[str, Arrays]:
         latest_first = state.taken_world_camera[::-1][:history]
         poses[row, : len(latest_first)] = latest_first
         mask[row, : len(latest_first)] = True
-    seen = poses_seen_from(_target_poses(states)[:, None], poses) * mask[..., None]
-    return {"taken_pose_target": seen, "taken_mask": mask}
+    seen = poses_seen_from(_target_poses(states)[:, None], poses)
+    return {"taken_pose_target": _where(mask, seen), "taken_mask": mask}
+
+
+def _where(mask: NDArray[np.bool_], poses: Float32) -> Float32:
+    """Poses (b, n, 12) where the mask (b, n) is set, zero elsewhere: 0.0 and not -0.0, whatever the padding."""
+    return np.where(mask[..., None], poses, np.float32(0.0))
 
 
 def _current(states: Sequence[ObservedState]) -> Float32:

@@ -7,8 +7,8 @@ points are added.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,9 @@ from rollout_assets.geometry.voxels import VoxelGrid
 from rollout_assets.observations.frames import points_in_world, points_seen_from
 
 Uint64 = NDArray[np.uint64]
+
+Sample = tuple[Float32, Float32, NDArray[np.bool_]]
+"""Points, their age, and which places hold one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +66,10 @@ class TakenView:
 
 @dataclass(frozen=True, eq=False)
 class TargetCloud:
-    """Fused points in reach of one target, in order of arrival. Immutable; ``extended`` gives the next one.
+    """Everything that is known at one node of a rollout, fused, in order of arrival. Immutable, like the oracle's.
 
-    keys: (m,) int64 voxels; points: (m, 3) float32 in the target's frame; level: (m,) int16, 0 for the recording's
-    points and i for those of the i-th view taken; zone: (m,) int8, 0 the target's own, 1 around it, 2 only kept because
-    a point may share its voxel.
+    keys: (m,) int64 voxels; points: (m, 3) float32 in the target's frame; level: (m,) int16, 0
+    for the recording's points and i for those of the i-th view taken.
     """
 
     config: ObservationConfig
@@ -76,93 +78,82 @@ class TargetCloud:
     keys: NDArray[np.int64]
     points: Float32
     level: NDArray[np.int16]
-    zone: NDArray[np.int8]
     views: int
+    _samples: dict[bytes, Sample] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
         cls, points_world: Float32, pose_world_target: Float32, extents_m: Float32, config: ObservationConfig
     ) -> TargetCloud:
         """The cloud of the recording's points (n, 3)."""
-        none = np.zeros(0)
-        empty = cls(
-            config,
-            pose_world_target,
-            extents_m,
-            none.astype(np.int64),
-            np.zeros((0, 3), np.float32),
-            none.astype(np.int16),
-            none.astype(np.int8),
-            views=-1,
-        )
-        return empty.extended(points_world)
+        nothing = np.zeros(0, np.int64), np.zeros((0, 3), np.float32), np.zeros(0, np.int16)
+        return cls(config, pose_world_target, extents_m, *nothing, views=-1).extended(points_world)
 
     def extended(self, points_world: Float32) -> TargetCloud:
         """This cloud after one more view that showed these points (n, 3)."""
-        points = points_seen_from(self.pose_world_target, points_world)
-        zone = self._zones(points)
-        near = zone < _OUT_OF_REACH
-        keys = self._grid.keys(points_world[near])
+        keys = VoxelGrid(self.config.voxel_m, -0.5 * self.config.voxel_m).keys(points_world)
         first = _first_of_each(keys)
         fresh = first[~np.isin(keys[first], self.keys)]
-        level = np.full(len(fresh), self.views + 1, np.int16)
-        return TargetCloud(
-            self.config,
-            self.pose_world_target,
-            self.extents_m,
-            np.concatenate([self.keys, keys[fresh]]),
-            np.concatenate([self.points, points[near][fresh]]),
-            np.concatenate([self.level, level]),
-            np.concatenate([self.zone, zone[near][fresh]]),
-            self.views + 1,
+        return replace(
+            self,
+            keys=np.concatenate([self.keys, keys[fresh]]),
+            points=np.concatenate([self.points, points_seen_from(self.pose_world_target, points_world[fresh])]),
+            level=np.concatenate([self.level, np.full(len(fresh), self.views + 1, np.int16)]),
+            views=self.views + 1,
         )
 
-    def after(self, views: list[TakenView]) -> TargetCloud:
+    def after(self, views: Sequence[TakenView]) -> TargetCloud:
         """This cloud after some more views, in the order in which they were taken."""
         cloud = self
         for view in views:
             cloud = cloud.extended(view.points_world(self.config.depth_px))
         return cloud
 
-    def sample(self) -> tuple[Float32, Float32, NDArray[np.bool_]]:
-        """points (n, 3), age (n,) and mask (n,): at most ``near_share`` of them the target's own if there are others.
+    def sample(self, position: Float32) -> Sample:
+        """points (n, 3), age (n,) and mask (n,) for an actor at ``position`` (3,) in the target's frame.
 
-        The target's own come first, then those around it, each in the order of their voxel's digest.
+        Kept, because all chains of a target share its root.
+
+        The target's own points come first, then those between it and the actor, each in the order of their voxel's
+        digest. The own ones take at most ``near_share`` if there are enough others.
         """
-        return self._sampled
+        here = position.tobytes()
+        if here not in self._samples:
+            self._samples[here] = self._sampled(position)
+        return self._samples[here]
 
-    @cached_property
-    def _sampled(self) -> tuple[Float32, Float32, NDArray[np.bool_]]:
-        """Kept, because all chains of a target share its root cloud."""
-        own, around = (self._by_digest(np.flatnonzero(self.zone == zone)) for zone in (0, 1))
+    def _sampled(self, position: Float32) -> Sample:
+        own = self._near_box()
+        between = self._in_corridor(position) & ~own
+        first, then = self._by_digest(own), self._by_digest(between)
         room = self.config.points
-        most_own = max(int(room * self.config.near_share), room - len(around))
-        own = own[:most_own]
-        chosen = np.concatenate([own, around[: room - len(own)]])
+        first = first[: max(int(room * self.config.near_share), room - len(then))]
+        chosen = np.concatenate([first, then[: room - len(first)]])
         points, age, mask = np.zeros((room, 3), np.float32), np.zeros(room, np.float32), np.zeros(room, np.bool_)
         points[: len(chosen)] = self.points[chosen]
         age[: len(chosen)] = self.views - self.level[chosen]
         mask[: len(chosen)] = True
         return points, age, mask
 
-    @property
-    def _grid(self) -> VoxelGrid:
-        return VoxelGrid(self.config.voxel_m, -0.5 * self.config.voxel_m)
+    def _near_box(self) -> NDArray[np.bool_]:
+        reach = 0.5 * self.extents_m.astype(np.float64) + self.config.near_margin_m
+        near = np.ones(len(self.points), np.bool_)
+        for axis in range(3):
+            near &= np.abs(self.points[:, axis]) < reach[axis]
+        return near
 
-    def _zones(self, points: Float32) -> NDArray[np.int8]:
-        """Zone of points (n, 3) in the target's frame, by how far outside the box they lie on their worst axis."""
-        beyond = (np.abs(points.astype(np.float64)) - 0.5 * self.extents_m.astype(np.float64)).max(
-            axis=1, initial=-np.inf
-        )
-        edges = [self.config.near_margin_m, self.config.context_margin_m]
-        edges.append(edges[1] + 2 * self.config.voxel_m)
-        return np.searchsorted(edges, beyond, side="right").astype(np.int8)
+    def _in_corridor(self, position: Float32) -> NDArray[np.bool_]:
+        """Which points lie within ``corridor_m`` of the straight line from ``position`` to the target's centre."""
+        x, y, z = self.points.astype(np.float64).T
+        a, b, c = position.astype(np.float64)
+        along = np.clip((a * x + b * y + c * z) / max(a * a + b * b + c * c, 1e-12), 0.0, 1.0)
+        gap = (x - along * a) ** 2 + (y - along * b) ** 2 + (z - along * c) ** 2
+        return gap < self.config.corridor_m**2
 
-    def _by_digest(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return rows[np.argsort(_digests(self.keys[rows]), kind="stable")]
-
-
-_OUT_OF_REACH = 3
+    def _by_digest(self, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Rows in the order of their voxel's digest, at most as many as an observation has."""
+        rows = np.flatnonzero(chosen)
+        return rows[np.argsort(_digests(self.keys[rows]), kind="stable")[: self.config.points]]
 
 
 def _spread(size: int, most: int) -> NDArray[np.int64]:

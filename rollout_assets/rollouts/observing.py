@@ -48,29 +48,35 @@ class StateObserver:
         self,
         requests: Sequence[StateRequest],
         steps_left: Sequence[int],
-        states: Sequence[EvaluatedState] | None = None,
+        states: Sequence[EvaluatedState | None] | None = None,
     ) -> Observations[Arrays]:
         """Observations of all requests, in order, as wide as the campaign's shells; steps_left: one for each.
 
-        ``states`` are those of the requests, if the caller has them.
+        ``states`` are those of the requests, if the caller has them. With no steps left no view is offered any more,
+        so such a state is not evaluated here, and is None among ``states``.
         """
-        states = self._evaluator.evaluate(requests) if states is None else states
-        memories = self._memories_of(requests, states)
+        known = self._open_states(requests, steps_left) if states is None else states
+        memories = self._memories_of(requests, known)
         began = perf_counter()
         observed = [
             _observed(request.root, state, memory, left)
-            for request, state, memory, left in zip(requests, states, memories, steps_left, strict=True)
+            for request, state, memory, left in zip(requests, known, memories, steps_left, strict=True)
         ]
         observations = observe(observed, self.config, self._evaluator.config.candidates.num_candidates)
         self._evaluator.times.add("observe", began)
         return observations
 
-    def _memories_of(self, requests: Sequence[StateRequest], states: Sequence[EvaluatedState]) -> list[_Memory]:
+    def _open_states(self, requests: Sequence[StateRequest], steps_left: Sequence[int]) -> list[EvaluatedState | None]:
+        """The states at which a view may be taken; None for the others."""
+        states = iter(self._evaluator.evaluate([r for r, left in zip(requests, steps_left, strict=True) if left]))
+        return [next(states) if left else None for left in steps_left]
+
+    def _memories_of(self, requests: Sequence[StateRequest], states: Sequence[EvaluatedState | None]) -> list[_Memory]:
         """What is remembered at each state; views that nobody has looked at yet are rendered together."""
         with self._lock:
             memories = {name: self._memories[name] for name in _names_on_the_way(requests) if name in self._memories}
         missing = _missing(requests, memories)
-        poses = {(r.key, r.path): state.pose_world_camera for r, state in zip(requests, states, strict=True)}
+        poses = {(r.key, r.path): state.pose_world_camera for r, state in zip(requests, states, strict=True) if state}
         shown = self._views_shown([request for request in missing.values() if request.path], poses)
         began = perf_counter()
         for name, request in missing.items():
@@ -98,8 +104,9 @@ class StateObserver:
     ) -> dict[StateName, TakenView]:
         """By state, the last view on the way to it: the one at which the actor stands there, by ``poses`` if known."""
         further = [request for request in requests if (request.key, request.path) not in poses]
-        for request, state in zip(further, self._evaluator.evaluate(further), strict=True):
-            poses[request.key, request.path] = state.pose_world_camera
+        parents = self._evaluator.evaluate([StateRequest(r.root, r.seed, r.path[:-1]) for r in further])
+        for request, parent in zip(further, parents, strict=True):
+            poses[request.key, request.path] = parent.shell.pose_world_camera[request.path[-1]]
         images = self._evaluator.depths_of([(r.root, poses[r.key, r.path]) for r in requests])
         return {
             (r.key, r.path): _taken_view(poses[r.key, r.path], image) for r, image in zip(requests, images, strict=True)
@@ -132,15 +139,16 @@ def _taken_view(pose_world_camera: Float32, image: SelectedDepth) -> TakenView:
     return TakenView.of(pose_world_camera, image.depth_m, image.valid_mask, image.focal_px, image.principal_point_px)
 
 
-def _observed(root: TargetedRoot, state: EvaluatedState, memory: _Memory, steps_left: int) -> ObservedState:
+def _observed(root: TargetedRoot, state: EvaluatedState | None, memory: _Memory, steps_left: int) -> ObservedState:
+    shell = None if state is None else state.shell
     return ObservedState(
         target=observed_target(root.match.target),
         camera=root.actor.camera,
         cloud=memory.cloud,
-        poses_world_camera=state.shell.pose_world_camera,
-        position_id=state.shell.position_id,
-        motion=motion_of(state.shell),
-        takeable=state.shell.actor_action_mask,
+        poses_world_camera=np.zeros((0, 12), np.float32) if shell is None else shell.pose_world_camera,
+        position_id=np.zeros(0, np.int32) if shell is None else shell.position_id,
+        motion=np.zeros((0, len(MOTION_COLUMNS)), np.float32) if shell is None else motion_of(shell),
+        takeable=np.zeros(0, np.bool_) if shell is None else shell.actor_action_mask,
         taken_world_camera=memory.taken_world_camera,
         steps_left=steps_left,
     )

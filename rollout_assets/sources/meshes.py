@@ -150,6 +150,10 @@ class MeshLibrary:
         self._loading: dict[Path, threading.Lock] = {}
         self._kept: LRUCache[Path, tuple[FileStamp, TriangleMesh]] = LRUCache(max_bytes, lambda kept: kept[1].nbytes)
 
+    def __reduce__(self) -> tuple[type[MeshLibrary], tuple[Any, ...]]:
+        """Another process gets the same folders, but neither locks nor meshes that are kept."""
+        return MeshLibrary, (self.mesh_dirs, self.max_bytes, self._digests, self.simplify)
+
     def find(self, scene_id: str) -> Path | None:
         """The first mesh file of a scene, in order of directories, then endings; None when there is none."""
         if not scene_id or Path(scene_id).name != scene_id:

@@ -62,6 +62,13 @@ class VinOfflineStore:
     def __len__(self) -> int:
         return len(self._snapshot.rows)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs: the snapshot, so that it sees the same rows, but no lock and no opened array."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_arrays", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _arrays={}, _lock=Lock())
+
     @property
     def root(self) -> Path:
         """The store's directory."""

@@ -3,6 +3,7 @@
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from rollout_assets.geometry.poses import IDENTITY_POSE
 from rollout_assets.oracle.naive import crop
 from rollout_assets.reports.schema_page import schema_markdown
 from rollout_assets.rollouts.zarr_store.schema import array_paths
+from rollout_assets.testing.fake_observations import fake_observations
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "infra" / "docs"
@@ -52,3 +54,13 @@ def test_files_that_a_page_names_exist(page):
     named = re.findall(r"`((?:rollout_assets|tests|infra)/[\w/.]+)`", text)
     named += [f"{(ROOT / page).parent.relative_to(ROOT)}/{path}" for path in re.findall(r"\]\(([\w./]+)\)", text)]
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_policy_of_the_page_is_one():
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "policies.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    policy = names["highest_view"](None)
+    observations = fake_observations(3, 5, policy.observation)
+    heights = observations.candidate_pose_target[..., 11]
+    assert np.array_equal(policy.scores(observations), heights) and isinstance(policy.score_source, str)

@@ -12,8 +12,10 @@ import rollout_assets
 
 ROOT = Path(__file__).parents[2]
 CLIENT = Path(__file__).with_name("client_program.py")
-PACKAGES = ("rollout_assets", "rollout_assets.rollouts", "rollout_assets.collection", "rollout_assets.evaluation")
-PACKAGES += ("rollout_assets.learning",)
+PACKAGES = (
+    *("rollout_assets", "rollout_assets.rollouts", "rollout_assets.collection", "rollout_assets.evaluation"),
+    *("rollout_assets.learning", "rollout_assets.learning.environment"),
+)
 
 WRONG = """
 from typing import Any, reveal_type

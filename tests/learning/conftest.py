@@ -27,3 +27,15 @@ def observed_store(observed_campaign: CampaignConfig, tmp_path_factory: pytest.T
     source = VinOfflineStore.open(observed_campaign.source.store_dir)
     rows = [row.sample_index for row in source.rows("train")]
     return write_campaign(observed_campaign, tmp_path_factory.mktemp("observed") / "rollouts.zarr", rows)
+
+
+@pytest.fixture(scope="session")
+def played_campaign(small_store: Path) -> CampaignConfig:
+    """Eight views, two steps and few pixels, for tests of the environment."""
+    return campaign_of(
+        small_store,
+        name="played",
+        oracle={"width_px": 8, "height_px": 8, "device": "cpu"},
+        selected_depth={"width_px": 8, "height_px": 8},
+        candidates={"mixture": [{"position": "target_bearing_local", "count": 8}]},
+    )

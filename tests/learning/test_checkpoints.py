@@ -30,12 +30,13 @@ from rollout_assets.learning.tensor_file import LARGEST_HEADER
 from rollout_assets.testing.fake_observations import fake_observations
 
 OBSERVATION = ObservationConfig(points=32, history=2)
+NETWORK = NetworkConfig(patches=2, width=8, heads=2, layers=1)
 
 
 def network() -> ViewNetwork:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    return ViewNetwork(NetworkConfig(), OBSERVATION)
+    return ViewNetwork(NETWORK)
 
 
 def card_of(net: ViewNetwork, **changes: Any) -> PolicyCard:
@@ -45,7 +46,7 @@ def card_of(net: ViewNetwork, **changes: Any) -> PolicyCard:
         "observation": OBSERVATION,
         "observation_layout": OBSERVATION.layout_hash,
         "observation_arrays": observed_arrays(),
-        "network": NetworkConfig(),
+        "network": NETWORK,
         "candidates": 7,
         "parameters": parameter_count(net.state_dict()),
         "training_config_hash": "0" * 64,
@@ -85,7 +86,7 @@ def test_what_is_loaded_is_what_was_saved(checkpoint: Path) -> None:
     assert policy.card == read_card(checkpoint) == card_of(network())
     observations = fake_observations(5, 7, OBSERVATION)
     with torch.no_grad():
-        direct = network().double()(observations.mapped(lambda a: _double(torch.from_numpy(a)))).gain * 0.05
+        direct = network().double().eval()(observations.mapped(lambda a: _double(torch.from_numpy(a)))).gain * 0.05
     mask = observations.candidate_mask
     assert np.allclose(policy.scores(observations)[mask], direct.numpy()[mask], atol=1e-6)
     assert np.isneginf(policy.scores(observations)[~mask]).all()
@@ -130,7 +131,7 @@ def test_an_observation_of_other_sizes_is_refused(checkpoint: Path) -> None:
 def test_an_observation_that_is_not_finite_is_refused(checkpoint: Path) -> None:
     observations = fake_observations(1, 3, OBSERVATION)
     observations.target_extents[0, 0] = np.nan
-    with pytest.raises(PolicyRefused, match="not a number"):
+    with pytest.raises(PolicyRefused, match="target_extents is not finite"):
         load_policy(checkpoint).scores(observations)
 
 

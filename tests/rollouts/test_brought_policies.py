@@ -15,10 +15,12 @@ from rollout_assets.collection import RolloutCollectionConfig, collect_rollouts
 from rollout_assets.collection.campaign_inputs import CampaignInputs
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig, load_campaign, pin_checkpoints
 from rollout_assets.errors import ConfigError, PolicyRefused, ReplayRefused, RowRefused
+from rollout_assets.geometry.poses import IDENTITY_POSE
 from rollout_assets.inspection.provenance import recorded_campaign
 from rollout_assets.inspection.replay import replay, replay_sources
 from rollout_assets.inspection.suspicious import suspicious_rollout_rows
 from rollout_assets.rollouts import policy_registry
+from rollout_assets.rollouts.engine import offered_chain
 from rollout_assets.rollouts.evaluation import StateEvaluator
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.manager.batching import BatchLimits
@@ -27,11 +29,16 @@ from rollout_assets.rollouts.manager.native import AsyncRolloutImpl
 from rollout_assets.rollouts.remote.codec import content_sha256, pack
 from rollout_assets.rollouts.remote.messages import RolloutRequest
 from rollout_assets.rollouts.trace import RolloutZarrRecord
-from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
+from rollout_assets.rollouts.trace import recipe_of as recipe_of_id
+from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_rollout_zarr_store
 from rollout_assets.serving.request_plans import plan_request
 from tests.collection.test_collector import lines_of
 from tests.rollouts.brought_policy import installed, write_checkpoint, write_package
 from tests.rollouts.record_digest import digest
+from tests.rollouts.shells import shell_at
+from tests.rollouts.zarr_store.conftest import write_campaign_store
+from tests.rollouts.zarr_store.forging import Rows, at, bump, forge
+from tests.rollouts.zarr_store.store_under_test import Mutable
 from tests.serving.server_process import running_server
 
 CAMPAIGN = """
@@ -323,3 +330,58 @@ def test_a_checkpoint_that_nobody_pinned_is_refused(tmp_path, package, campaign)
         policy_registry.policy_of(loose)
     (pinned,) = pin_checkpoints((loose.model_copy(update={"checkpoint": Path("x.json")}),), tmp_path)
     assert policy_registry.policy_of(pinned) is policy_registry.policy_of(pinned)
+
+
+@pytest.fixture(scope="module")
+def store(
+    campaign: CampaignConfig, records: list[RolloutZarrRecord], tmp_path_factory: pytest.TempPathFactory
+) -> Mutable:
+    """The records as a store that can be forged."""
+    path = tmp_path_factory.mktemp("forged") / "rollouts.zarr"
+    return Mutable(write_campaign_store(path, campaign, records))
+
+
+@pytest.fixture(scope="module")
+def rows(store: Mutable) -> Rows:
+    """Views that were not taken, and rollouts, by recipe."""
+    reader = RolloutZarrStoreReader(store.path)
+    names = np.array([recipe_of_id(name) for name in reader.table("rollouts", decode=True)["rollout_id"]])
+    recipe = names[reader.array("candidates/rollout_row_id")]
+    idle = reader.array("candidates/actor_action_mask") & ~reader.array("candidates/drawn_mask")
+    found = {name: int(np.flatnonzero(idle & (recipe == name))[-1]) for name in ("ranked", "drawn", "turn")}
+    return found | {f"{name} rollout": int(np.flatnonzero(names == name)[0]) for name in ("ranked", "turn")}
+
+
+@pytest.mark.parametrize(
+    ("path", "check", "change"),
+    [
+        ("candidates/selection_logits", "logits_follow_policy", at("ranked", np.nan)),
+        ("candidates/selection_logits", "logits_follow_policy", at("drawn", 9.0)),
+        ("candidates/selection_logits", "draws_follow_recipe", at("turn", 1e6)),
+        ("candidates/selection_probabilities", "probabilities_follow_logits", at("drawn", 0.9)),
+        ("candidates/score_source_id", "logits_follow_policy", bump("turn")),
+        ("lineage/model_checkpoint_id", "lineage_follows_campaign", at("ranked rollout", -1)),
+        ("lineage/model_checkpoint_id", "lineage_follows_campaign", at("turn rollout", 0)),
+    ],
+)
+def test_what_such_a_policy_stores_cannot_be_forged(store, rows, path, check, change):
+    forge(store, path, change, rows)
+    result = validate_rollout_zarr_store(store.path, deep=True)
+    assert check in {finding.check for finding in result.findings}, result.errors
+
+
+def test_a_store_is_valid_where_the_package_is_not_installed(store, package, campaign_file, monkeypatch):
+    store.restore()
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(package)])
+    with pytest.raises(ConfigError, match=r"recipes\[0\]\.policy: there are .* got 'weighted'"):
+        load_campaign(campaign_file)
+    assert recorded_campaign(RolloutZarrStoreReader(store.path)) is not None
+    assert validate_rollout_zarr_store(store.path, deep=True).errors == []
+
+
+def test_views_that_nobody_can_label_are_stored_under_the_policy_that_was_not_asked(package):
+    shell = shell_at(np.zeros((4, 3)), np.ones(4, np.bool_))
+    (step,) = offered_chain(shell, IDENTITY_POSE, recipe_of(), "weighted_facts").steps
+    assert step.decision.score_source == "weighted_facts" and np.isnan(step.decision.logits).all()
+    with pytest.raises(PolicyRefused, match="recipe own: nobody asked policy weighted"):
+        offered_chain(shell, IDENTITY_POSE, recipe_of())

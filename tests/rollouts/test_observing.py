@@ -262,3 +262,17 @@ def test_the_loader_of_stored_states_says_the_same(stored, source, roots):
     live = observer.observe(live_requests(states, roots), [state.steps_left for *_, state in states])
     loader = ObservedStates(RolloutZarrStoreReader(stored), source, WHAT)
     assert equal(loader.observations(range(len(states))), live) == []
+
+
+def test_a_state_without_steps_left_offers_nothing_and_is_not_evaluated(roots):
+    evaluator = evaluator_of()
+    root = next(iter(roots.values()))
+    start = StateRequest(root, 5, ())
+    first = int(np.flatnonzero(evaluator.evaluate([start])[0].shell.actor_action_mask)[0])
+    scored, end = evaluator.views_scored, StateRequest(root, 5, (first,))
+    ended, begun = StateObserver(evaluator, WHAT).observe([end, start], [0, 2]), evaluator.views_scored
+    assert begun == scored
+    assert ended.candidate_mask.any(axis=1).tolist() == [False, True]
+    last = StateObserver(evaluator, WHAT).observe([end], [1])
+    shown = [name for name in last.arrays() if not name.startswith("candidate") and name != "steps_left"]
+    assert [name for name in shown if not np.array_equal(getattr(ended, name)[:1], getattr(last, name))] == []

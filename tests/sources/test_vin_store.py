@@ -403,3 +403,32 @@ def test_poses_of_walks_are_at_head_height_and_boxes_lie_in_the_scene(small_stor
         centers = sample.truth.gt_boxes.boxes.centers_world
         local = transform(inverse(sample.actor.reference_pose_world_camera), centers)
         assert np.abs(local).max() < 40
+
+
+def test_the_actors_half_needs_neither_mesh_nor_true_boxes(store_copy):
+    shutil.rmtree(store_copy / "meshes")
+    store = VinOfflineStore.open(store_copy)
+    row = store.row(0)
+    whole = store.sample(row).actor
+    edit_array(store_copy, layout.GT_OBBS, put((...,), np.nan))
+    actor = VinOfflineStore.open(store_copy).actor(row)
+    assert actor.points_world.tobytes() == whole.points_world.tobytes()
+    assert actor.reference_pose_world_camera.tobytes() == whole.reference_pose_world_camera.tobytes()
+    assert actor.camera == whole.camera
+
+
+def test_a_store_knows_the_manifests_it_had_before_appends(store_copy):
+    before = VinOfflineStore.open(store_copy).source_manifest_hash
+    append_synthetic_snippets(store_copy, snippets=1)
+    store = VinOfflineStore.open(store_copy)
+    assert store.source_manifest_hash != before
+    assert store.had_manifest(before) and store.had_manifest(store.source_manifest_hash)
+    assert not store.had_manifest("0" * 16)
+
+
+def test_a_store_goes_to_another_process_with_its_rows(store_copy):
+    store = VinOfflineStore.open(store_copy)
+    append_synthetic_snippets(store_copy, snippets=1)
+    again = pickle.loads(pickle.dumps(store))
+    assert again.rows() == store.rows()
+    assert again.actor(again.row(0)).points_world.tobytes() == store.actor(store.row(0)).points_world.tobytes()
