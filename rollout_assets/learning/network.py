@@ -88,7 +88,8 @@ class ViewNetwork(nn.Module):
         patches = self.patch(sight.patches) + state[:, None]
         opened = self.seen(sight.pairs) + self.known(functional.gelu(patches))[:, None]
         weight = torch.sigmoid(self.gate(functional.gelu(opened))) * sight.area[:, None, :, None]
-        gathered = torch.einsum("bkpg,bpgw->bkgw", weight, patches.unflatten(-1, (self.config.gates, -1)))
+        parts = patches.reshape(*patches.shape[:2], self.config.gates, -1)
+        gathered = torch.einsum("bkpg,bpgw->bkgw", weight, parts)
         plain = (sight.pairs * sight.area[:, None, :, None]).sum(dim=2)
         return torch.cat([gathered.flatten(2), plain], dim=-1)
 

@@ -147,9 +147,10 @@ class _Image:
     @classmethod
     def of(cls, points: Tensor, pose: Tensor, camera: Tensor) -> _Image:
         """points: (b, n, 3) in the target's frame, pose: (b, k, 12), camera: (b, 4). The axes are left, up, forward."""
-        axes = pose[..., :9].unflatten(-1, (3, 3)).permute(0, 3, 1, 2)  # (b, axis, k, 3)
+        axes = pose[..., :9].reshape(*pose.shape[:2], 3, 3).permute(0, 3, 1, 2)  # (b, axis, k, 3)
         origin = (axes * pose[:, None, :, 9:]).sum(dim=-1)
-        local = torch.matmul(axes.flatten(1, 2), points.transpose(1, 2)).unflatten(1, (3, -1)) - origin[..., None]
+        turned = torch.matmul(axes.flatten(1, 2), points.transpose(1, 2))
+        local = turned.reshape(*axes.shape[:3], -1) - origin[..., None]
         left, up, depth = local.unbind(1)
         front = depth.clamp(min=1e-3).reciprocal()
         fx, fy, cx, cy = (camera[:, index, None, None] for index in range(4))
