@@ -116,6 +116,9 @@ def run(
     campaign: CampaignOption = DEMO_CAMPAIGN,
     workers: Annotated[int, typer.Option(help="Processes that build shards side by side.", min=1, max=256)] = 1,
     shard: Annotated[list[str] | None, typer.Option(help="Only these shards, as in the plan.")] = None,
+    then_promote: Annotated[
+        bool, typer.Option("--promote", help="Then promote, if no shard is left; --json prints a second document.")
+    ] = False,
     settings: CampaignSettings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -135,6 +138,8 @@ def run(
         raise typer.Exit(130) from None
     show(result, as_json, _show_run)
     exit_unless(result.ok)
+    if then_promote:
+        promote(campaign, settings=settings, as_json=as_json)
 
 
 @app.command()
