@@ -17,6 +17,7 @@ from torch.nn import functional
 from rollout_assets.config.network import NetworkConfig
 from rollout_assets.learning.sight import (
     CANDIDATE_FEATURES,
+    KNOWN_FEATURES,
     PAIR_FEATURES,
     PATCH_FEATURES,
     POINT_FEATURES,
@@ -49,7 +50,7 @@ class ViewNetwork(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
-        width, joined = config.width, CANDIDATE_FEATURES + PAIR_FEATURES + 2 * config.width
+        width, joined = config.width, CANDIDATE_FEATURES + PAIR_FEATURES + KNOWN_FEATURES + 2 * config.width
         self.classes = nn.Embedding(CLASS_BUCKETS, CLASS_WIDTH)
         self.points = _mlp(POINT_FEATURES, width // 2, width // 2)
         self.state = _mlp(STATE_FEATURES + CLASS_WIDTH + width // 2, width, width)
@@ -83,7 +84,7 @@ class ViewNetwork(nn.Module):
         return state
 
     def _seen(self, observations: Observations[Tensor], state: Tensor) -> Tensor:
-        """(b, k, width + PAIR_FEATURES): what each candidate gathers of the patches, and the plain mean beside it."""
+        """(b, k, …): what each candidate gathers of the patches, the plain mean, and what it keeps in sight."""
         sight = sight_of(observations, self.config.patches)
         patches = self.patch(sight.patches) + state[:, None]
         opened = self.seen(sight.pairs) + self.known(functional.gelu(patches))[:, None]
@@ -91,7 +92,7 @@ class ViewNetwork(nn.Module):
         parts = patches.reshape(*patches.shape[:2], self.config.gates, -1)
         gathered = torch.einsum("bkpg,bpgw->bkgw", weight, parts)
         plain = (sight.pairs * sight.area[:, None, :, None]).sum(dim=2)
-        return torch.cat([gathered.flatten(2), plain], dim=-1)
+        return torch.cat([gathered.flatten(2), plain, sight.known], dim=-1)
 
 
 def augmented(observations: Observations[Tensor]) -> Observations[Tensor]:

@@ -30,9 +30,16 @@ EVERY_NTH_POINT = 2
 IMAGE_PX = 48
 """Pixels a side of the image in which a patch's size is counted."""
 
+OWN_MARGIN_M = 0.1
+"""Known points this close to the target's box count as its own."""
+
+OWN_NEAREST_M = 0.3
+"""A point that is nearer counts as if it were this far."""
+
 POINT_FEATURES = 3 + 3 + 1
 PATCH_FEATURES = 3 + 3 + 3 + 3
 PAIR_FEATURES = 8
+KNOWN_FEATURES = 3
 CANDIDATE_FEATURES = 3 + 3 + 3 + 4 + 6 + 5
 STATE_FEATURES = 3 + 1 + 3 + 3 + 1 + 2
 
@@ -42,21 +49,25 @@ class Sight:
     """Patches of the target's box, as b states of p patches know them and k candidates see them.
 
     patches: (b, p, PATCH_FEATURES), pairs: (b, k, p, PAIR_FEATURES), area: (b, p) share of the box's surface.
+    known: (b, k, KNOWN_FEATURES), how much of what is known of the target a candidate keeps in sight.
     """
 
     patches: Tensor
     pairs: Tensor
     area: Tensor
+    known: Tensor
 
 
 @torch.no_grad()
 def sight_of(observations: Observations[Tensor], side: int) -> Sight:
     """The patches of every state, ``side`` x ``side`` on each of the box's six faces."""
     centers, normals, area = box_patches(observations.target_extents, side)
-    known = _known(centers, observations)
+    around = _around(centers, observations)
     extents = observations.target_extents[:, None].expand_as(centers)
-    patches = torch.cat([centers, normals, extents, known], dim=-1)
-    return Sight(patches, _pairs(centers, normals, area, known[..., :1], observations), area)
+    patches = torch.cat([centers, normals, extents, around], dim=-1)
+    points = _KnownPoints.of(observations)
+    pairs = _pairs(centers, normals, area, around[..., 0], points, observations)
+    return Sight(patches, pairs, area, points.kept_in_sight())
 
 
 def box_patches(extents: Tensor, side: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -78,7 +89,7 @@ def box_patches(extents: Tensor, side: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat(centers, dim=1), torch.cat(normals, dim=1), area / area.sum(dim=1, keepdim=True)
 
 
-def _known(centers: Tensor, observations: Observations[Tensor]) -> Tensor:
+def _around(centers: Tensor, observations: Observations[Tensor]) -> Tensor:
     """(b, p, 3) what is known near each patch: distances to the nearest point and to the nearest of the newest points,
     and how many points lie within ``DENSE_M``, as a logarithm."""
     points, far = observations.points, 2 * FAR_M**2
@@ -95,9 +106,14 @@ def _nearest(square: Tensor) -> Tensor:
 
 
 def _pairs(
-    centers: Tensor, normals: Tensor, area: Tensor, nearest: Tensor, observations: Observations[Tensor]
+    centers: Tensor,
+    normals: Tensor,
+    area: Tensor,
+    nearest: Tensor,
+    points: _KnownPoints,
+    observations: Observations[Tensor],
 ) -> Tensor:
-    """(b, k, p, PAIR_FEATURES): how each candidate sees each patch."""
+    """(b, k, p, PAIR_FEATURES): how each candidate sees each patch; nearest: (b, p) distance to a known point."""
     pose = observations.candidate_pose_target
     origin = pose[..., 9:]
     to_view = origin[:, :, None] - centers[:, None]
@@ -105,10 +121,10 @@ def _pairs(
     cosine = (to_view * normals[:, None]).sum(-1) / distance
     image = _Image.of(centers, pose, observations.camera)
     inside = image.inside().to(cosine.dtype)
-    hidden_by = image.depth - _depth_before(image, observations)
+    hidden_by = image.depth - points.depth_before(image)
     clear = torch.sigmoid((OCCLUSION_M - hidden_by) * 20.0) * inside
     facing = cosine.clamp(min=0.0) * clear
-    unknown = nearest[:, None, :, 0].expand_as(cosine)
+    unknown = nearest[:, None].expand_as(cosine)
     pixels = facing * (_area(observations.target_extents, area) * _focal(observations))[:, None] / distance.square()
     return torch.stack(
         [
@@ -166,14 +182,41 @@ class _Image:
         return down * CELLS + across
 
 
-def _depth_before(image: _Image, observations: Observations[Tensor]) -> Tensor:
-    """(b, k, p) depth of the nearest known point in the image's cell of each patch; far away where there is none."""
-    some = slice(None, None, EVERY_NTH_POINT)
-    points = _Image.of(observations.points[:, some], observations.candidate_pose_target, observations.camera)
-    seen = points.inside() & observations.point_mask[:, None, some]
-    depth = points.depth.masked_fill(~seen, 5 * FAR_M)
-    buffer = depth.new_full((*depth.shape[:2], CELLS * CELLS), 5 * FAR_M)
-    return buffer.scatter_reduce(2, points.cells(), depth, "amin").gather(2, image.cells())
+@dataclass(frozen=True, eq=False)
+class _KnownPoints:
+    """Known points in the images of k candidates, and the coarse depth image that they make there.
+
+    seen: (b, k, n) which of them lie in the image, own: (b, n) which belong to the target, nearest: (b, k, cells).
+    """
+
+    image: _Image
+    seen: Tensor
+    own: Tensor
+    nearest: Tensor
+
+    @classmethod
+    def of(cls, observations: Observations[Tensor]) -> _KnownPoints:
+        """A share of the known points, for what hides a patch and for what stays in sight."""
+        some = slice(None, None, EVERY_NTH_POINT)
+        points, mask = observations.points[:, some], observations.point_mask[:, some]
+        image = _Image.of(points, observations.candidate_pose_target, observations.camera)
+        seen = image.inside() & mask[:, None]
+        depth = image.depth.masked_fill(~seen, 5 * FAR_M)
+        nearest = depth.new_full((*depth.shape[:2], CELLS * CELLS), 5 * FAR_M)
+        own = (points.abs() < 0.5 * observations.target_extents[:, None] + OWN_MARGIN_M).all(dim=-1) & mask
+        return cls(image, seen, own, nearest.scatter_reduce(2, image.cells(), depth, "amin"))
+
+    def depth_before(self, image: _Image) -> Tensor:
+        """(b, k, p) depth of the nearest known point in the cell of each place; far away where there is none."""
+        return self.nearest.gather(2, image.cells())
+
+    def kept_in_sight(self) -> Tensor:
+        """(b, k, KNOWN_FEATURES): of the target's own points, how many nothing hides, their share, and how large."""
+        clear = self.seen & self.own[:, None] & (self.image.depth < self.depth_before(self.image) + OCCLUSION_M)
+        count = clear.sum(dim=-1).to(self.nearest.dtype)
+        share = count / self.own.sum(dim=-1, keepdim=True).clamp(min=1)
+        size = (clear / self.image.depth.clamp(min=OWN_NEAREST_M).square()).sum(dim=-1)
+        return torch.stack([torch.log1p(count), share, torch.log1p(size)], dim=-1)
 
 
 def candidate_features(observations: Observations[Tensor]) -> Tensor:
