@@ -197,6 +197,10 @@ class CampaignLayout:
             remove_path(older)
         return (self.move_aside(dead[-1], "left by an attempt that died"),)
 
+    def set_aside_shards(self, shard_id: str) -> list[Path]:
+        """What was set aside of a shard, finished or not, the newest first."""
+        return sorted((path for path in self.set_aside_dir.glob(f"{shard_id}.*") if path.is_dir()), reverse=True)
+
     def _set_aside_attempts(self, name: str) -> list[Path]:
         """Earlier leftovers of attempts; finished shards that were set aside carry a marker and are not among them."""
         notes = self.set_aside_dir.glob(f"{name}.*.reason.json")

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from rollout_assets.campaigns.layout import (
     ROLLOUT_SHARD_OWNER_FILENAME,
@@ -89,6 +89,8 @@ class ShardOwner(StoredModel):
     mesh_versions: dict[str, str | None]
     source_shards: dict[str, SourceShardSeal]
     store: SealedStore | None
+    reused_from: str | None = Field(default=None, exclude_if=lambda folder: folder is None)
+    """The folder of the finished shard whose files were taken over; ``seconds`` and ``stats`` are of its build."""
 
     @property
     def records(self) -> int:
@@ -229,12 +231,13 @@ def last_failure(layout: CampaignLayout, entry: RolloutShardEntry) -> str | None
     return None
 
 
-def read_owner(shard_dir: Path) -> ShardOwner:
+def read_owner(shard_dir: Path, shard_id: str | None = None) -> ShardOwner:
     """The owner of a finished shard, as its success file seals it; anything else is ``StoreDamaged``.
 
-    A marker that the system does not let us read is an ``OSError``, because the shard may be a good one.
+    A marker that the system does not let us read is an ``OSError``, because the shard may be a good one. A folder is
+    named after its shard; one that was set aside is not, and needs the ``shard_id``.
     """
-    where = shard_dir.name
+    where = shard_id or shard_dir.name
     success = _read(shard_dir / ROLLOUT_SHARD_SUCCESS_FILENAME, ShardSuccess, where)
     owner = _read(shard_dir / ROLLOUT_SHARD_OWNER_FILENAME, ShardOwner, where)
     if file_sha256(shard_dir / ROLLOUT_SHARD_OWNER_FILENAME) != success.owner_sha256:

@@ -34,7 +34,10 @@ from rollout_assets.workers import run_tasks
 RETRY_AFTER_S = (0.5, 2.0)
 """How long to wait before each further attempt at a shard that a fault of the machine ended."""
 
-Outcome = Literal["built", "already_finished", "busy", "failed"]
+Outcome = Literal["built", "reused", "already_finished", "busy", "failed"]
+
+DONE: tuple[Outcome, ...] = ("built", "reused", "already_finished")
+"""Outcomes of a shard that is finished now."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +78,7 @@ class CampaignRunResult:
     @property
     def finished(self) -> bool:
         """Whether every shard is finished now."""
-        return all(shard.outcome in ("built", "already_finished") for shard in self.shards)
+        return all(shard.outcome in DONE for shard in self.shards)
 
     @property
     def barren(self) -> bool:

@@ -6,8 +6,9 @@ run sets its leftovers aside and builds again.
 
 From build to promotion a shard's files are read twice, and once more by every run that finds it finished; each time
 there is a new reason to distrust them. The build validates what it wrote, and the seal is made of those very bytes. A
-later run holds them against the seal, because disks and people alter files. A promotion holds them against it again and
-copies the rows from the bytes that it hashed. Everything else looks at markers, sizes and times.
+later run holds them against the seal, because disks and people alter files, and so does one that takes over a finished
+shard which the plan has under another number now, before it validates and seals it anew. A promotion holds them against
+it again and copies the rows from the bytes that it hashed. Everything else looks at markers, sizes and times.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_assets.campaigns import markers
 from rollout_assets.campaigns.layout import ROLLOUT_SHARD_OWNER_FILENAME, STORE_NAME, CampaignLayout, SetAside
 from rollout_assets.campaigns.markers import ShardOwner
 from rollout_assets.campaigns.plan import RolloutShardEntry, entry_of, open_source, planned_rows
+from rollout_assets.campaigns.reuse import take_over_former
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ShardFailed, StoreDamaged
 from rollout_assets.files import discard_path, file_lock, now_utc, publish_json, rename_path, sync_tree
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter, WrittenShard
 
 
+Finished = Literal["built", "reused", "already_finished"]
+"""How a shard came to be finished; ``reused`` ones have the files of a finished shard of another number."""
+
+
 @dataclass(frozen=True, eq=False)
 class RolloutShardRunResult:
     """Result of one strict rollout shard build or resume check.
@@ -47,7 +53,7 @@ class RolloutShardRunResult:
     """
 
     shard_id: str
-    outcome: Literal["built", "already_finished"]
+    outcome: Finished
     shard_dir: Path
     store_dir: Path | None
     owner: ShardOwner
@@ -69,8 +75,9 @@ def run_rollout_shard(
 
     Drift of config or source rows is ``ShardDrift`` before any work; a shard that another process builds is
     ``ShardBusy``; a finished and current shard, every byte of it checked, is left as it is. Whatever else lies at its
-    place is set aside. A build that fails leaves a note beside the shards and nothing else. ``writer`` is asked for
-    only when there is something to build. ``on_step`` is called at named points, for tests that kill a build there.
+    place is set aside. A finished shard with the same rows and hashes under another number is reused. A build that
+    fails leaves a note beside the shards and nothing else. ``writer`` is asked for only when there is something to
+    build. ``on_step`` is called at named points, for tests that kill a build there.
     """
     began = perf_counter()
     entry = entry_of(config, entry) if isinstance(entry, str) else entry
@@ -87,8 +94,7 @@ def run_rollout_shard(
             moved = [layout.move_aside(final, "; ".join(problems))] if final.exists() else []
             moved += layout.clear_attempts(entry.shard_id)
             job = _Build(config, entry, rows, source, writer, invocation, layout, on_step, progress, began)
-            job.run()
-            return _result(final, "built", tuple(moved), began)
+            return _result(final, job.run(), tuple(moved), began)
     except OSError as error:
         raise ShardFailed(f"{entry.shard_id}: {_what_to_do(error, layout.root)}") from error
 
@@ -135,7 +141,8 @@ class _Build:
     progress: ProgressSink
     began: float
 
-    def run(self) -> None:
+    def run(self) -> Finished:
+        """Finish the shard, by a build unless there is a finished shard to take over."""
         self.layout.shards.mkdir(parents=True, exist_ok=True)
         self.layout.staging.mkdir(parents=True, exist_ok=True)
         staged = self.layout.new_attempt(self.entry.shard_id)
@@ -143,7 +150,9 @@ class _Build:
             self.on_step("temp/before")
             staged.mkdir()
             self.on_step("temp/after")
-            self._fill(staged)
+            reused = self._take_over(staged)
+            if not reused:
+                self._fill(staged)
             self._publish(staged)
         except BaseException as error:
             for path in (staged, self.layout.shard(self.entry.shard_id)):
@@ -152,6 +161,18 @@ class _Build:
                 with suppress(OSError):  # a full or read-only disk takes no note either; the error itself is raised
                     markers.write_failure(self.layout, self.entry, error)
             raise
+        return "reused" if reused else "built"
+
+    def _take_over(self, staged: Path) -> bool:
+        """Whether a finished shard with the same rows and hashes was found and now is this one."""
+        self.on_step("reuse/before")
+        owner = take_over_former(self.layout, self.entry, self.source, staged)
+        if owner is None:
+            return False
+        self.on_step("reuse/after")
+        named = {"shard_id": self.entry.shard_id, "entry_sha256": self.entry.sha256}
+        self._declare(owner.model_copy(update=named | self._attempt(staged)), staged)
+        return True
 
     def _fill(self, staged: Path) -> None:
         before = markers.observe_source(self.entry, self.source)
@@ -166,8 +187,10 @@ class _Build:
             progress=self.progress,
         )
         self._refuse_changed_source(before, written)
+        self._declare(self._owner(staged, written, before), staged)
+
+    def _declare(self, owner: ShardOwner, staged: Path) -> None:
         self.on_step("owner/before")
-        owner = self._owner(staged, written, before)
         publish_json(staged / ROLLOUT_SHARD_OWNER_FILENAME, owner.model_dump(mode="json"))
         self.on_step("owner/after")
 
@@ -206,10 +229,7 @@ class _Build:
             split=self.entry.split,
             entry_sha256=self.entry.sha256,
             writer_config_hash=self.entry.writer_config_hash,
-            attempt=staged.name,
-            host=socket.gethostname(),
-            process=os.getpid(),
-            created_at_utc=now_utc(),
+            **self._attempt(staged),
             seconds=perf_counter() - self.began,
             rows=written.rows,
             stats=written.stats.to_jsonable(),
@@ -218,10 +238,18 @@ class _Build:
             store=written.store,
         )
 
+    @staticmethod
+    def _attempt(staged: Path) -> dict[str, Any]:
+        """Which attempt finished the shard, for its owner file."""
+        return {
+            "attempt": staged.name,
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "created_at_utc": now_utc(),
+        }
 
-def _result(
-    final: Path, outcome: Literal["built", "already_finished"], moved: tuple[SetAside, ...], began: float
-) -> RolloutShardRunResult:
+
+def _result(final: Path, outcome: Finished, moved: tuple[SetAside, ...], began: float) -> RolloutShardRunResult:
     owner = markers.read_owner(final)
     store_dir = None if owner.store is None else final / STORE_NAME
     return RolloutShardRunResult(owner.shard_id, outcome, final, store_dir, owner, moved, perf_counter() - began)

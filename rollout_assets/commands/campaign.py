@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Group
@@ -16,7 +16,7 @@ from rollout_assets.campaigns.forecast import forecast_campaign
 from rollout_assets.campaigns.leakage import BY_SCENE, leaking_scenes
 from rollout_assets.campaigns.plan import open_source, write_rollout_shard_manifest_from_config
 from rollout_assets.campaigns.promotion import PromotionResult, promote_rollout_campaign
-from rollout_assets.campaigns.run import CampaignRunResult, run_campaign
+from rollout_assets.campaigns.run import DONE, CampaignRunResult, Outcome, run_campaign
 from rollout_assets.campaigns.status import RolloutShardCampaignStatus, summarize_rollout_shard_campaign
 from rollout_assets.campaigns.versions import prune_promoted_versions, rollback_promotion, unpin_promotion
 from rollout_assets.commands import terminal
@@ -45,7 +45,6 @@ from rollout_assets.sources.scene_splits import scene_splits
 app = typer.Typer(help="Plan, run, watch and promote the shards of a campaign.", no_args_is_help=True)
 
 NO_RECORD = "the campaign gave no record at all: every source row was skipped; change what the reasons name"
-DONE = ("built", "already_finished")
 SHOWN_TARGETS = 3
 """Explicit targets that a message lists; the result in JSON has all of them."""
 
@@ -117,6 +116,9 @@ def run(
     campaign: CampaignOption = DEMO_CAMPAIGN,
     workers: Annotated[int, typer.Option(help="Processes that build shards side by side.", min=1, max=256)] = 1,
     shard: Annotated[list[str] | None, typer.Option(help="Only these shards, as in the plan.")] = None,
+    then_promote: Annotated[
+        bool, typer.Option("--promote", help="Then promote, if no shard is left; --json prints a second document.")
+    ] = False,
     settings: CampaignSettings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -136,6 +138,8 @@ def run(
         raise typer.Exit(130) from None
     show(result, as_json, _show_run)
     exit_unless(result.ok)
+    if then_promote:
+        promote(campaign, settings=settings, as_json=as_json)
 
 
 @app.command()
@@ -252,7 +256,7 @@ def _show_run(result: CampaignRunResult) -> None:
     show_skipped(result.skipped)
     _say_absent(result.targets_without_row, "in no row of the source")
     _say_absent([name for shard in result.shards for name in shard.targets_absent], "not among the boxes of their rows")
-    counts = {name: len(result.of(name)) for name in ("built", "already_finished", "busy", "failed")}
+    counts = {name: len(result.of(name)) for name in get_args(Outcome)}
     words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
     say(f"{len(result.shards)} of {result.planned} shards: {words}; {result.records} records; {result.seconds:.1f} s")
     without = [shard.shard_id for shard in result.shards if shard.outcome in DONE and not shard.records]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,7 @@ from rollout_assets.rollouts.zarr_store import (
     RolloutZarrValidationResult,
     validate_rollout_zarr_store,
 )
+from rollout_assets.rollouts.zarr_store.findings import one_of_each_first
 from rollout_assets.rollouts.zarr_store.foreign.convert import Conversion, convert_store
 from rollout_assets.rollouts.zarr_store.foreign.origin import Profile
 from rollout_assets.rollouts.zarr_store.open_store import split_location
@@ -35,6 +37,12 @@ from rollout_assets.rollouts.zarr_store.summary import StoreInfo, export_table, 
 from rollout_assets.rollouts.zarr_store.summary import head as first_rows
 
 app = typer.Typer(help="Look into, check and export rollout stores.", no_args_is_help=True)
+
+SHOWN_FINDINGS = 7
+"""Findings about a store of another writer that are printed; with title, rest and layout that is ten lines."""
+
+SHOWN_KINDS = 4
+"""Checks of which the line about further findings gives the count."""
 
 TableName = Annotated[str, typer.Argument(help="Name of a table.", metavar="TABLE")]
 Columns = Annotated[list[str] | None, typer.Option("--column", help="Only this column; may be repeated.")]
@@ -65,23 +73,27 @@ def validate(
         Profile | None,
         typer.Option(help="The layout that the store must have: this package's own, or any; default: by its writer."),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List every finding about a store of another writer, not only ten lines.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a store against the schema, the rules and itself; exit code 2 if anything is wrong.
 
     A store of another writer may have any layout that holds the schema: how it differs from ours is summed up in a line
-    for each kind, and only what its rows, attributes and manifest say wrong is a finding.
+    for each kind, and only what its rows, attributes and manifest say wrong is a finding. What is wrong with such a
+    store is said in ten lines at most, with findings of every kind among them; ``--all`` and ``--json`` have all.
     """
     place = split_location(store, split)
     result = validate_rollout_zarr_store(place, deep=deep, profile=profile)
     if as_json:
         print_json({"ok": result.ok, "counts": result.counts(), **vars(result)})
     else:
-        _show_validation(str(place), result)
+        _show_validation(str(place), result, everything)
     exit_unless(result.ok)
 
 
-def _show_validation(place: str, result: RolloutZarrValidationResult) -> None:
+def _show_validation(place: str, result: RolloutZarrValidationResult, everything: bool) -> None:
     if result.ok:
         depth = "deep" if result.deep else "without --deep"
         say(f"{place}: nothing wrong in {result.num_candidates:,} candidate rows ({depth})")
@@ -89,11 +101,27 @@ def _show_validation(place: str, result: RolloutZarrValidationResult) -> None:
         rows = [(f.check, f.where, f.row, f.count, f.problem, f.value) for f in result.findings]
         print_table(f"{place}: {len(rows)} findings", ("check", "where", "row", "rows", "problem", "got"), rows)
     else:
-        say(f"{place}: {counted(len(result.findings), 'finding')}")
-        for finding in result.findings:
-            say(red(finding.check), f": {finding}")
-    for note in result.layout:
-        say(yellow("foreign layout"), f": {note}")
+        _show_foreign_findings(place, result, everything)
+    if result.ok or everything:
+        for note in result.layout:
+            say(yellow("foreign layout"), f": {note}")
+
+
+def _show_foreign_findings(place: str, result: RolloutZarrValidationResult, everything: bool) -> None:
+    say(f"{place}: {counted(len(result.findings), 'finding')}")
+    fit = len(result.findings) <= SHOWN_FINDINGS
+    shown = result.findings if everything or fit else one_of_each_first(result.findings)[:SHOWN_FINDINGS]
+    for finding in shown:
+        say(red(finding.check), f": {finding}")
+    if everything:
+        return
+    more = Counter(finding.check for finding in result.findings) - Counter(finding.check for finding in shown)
+    if more:
+        kinds = ", ".join(f"{count} of {check}" for check, count in more.most_common(SHOWN_KINDS))
+        others = f" and {counted(len(more) - SHOWN_KINDS, 'other check')}" if len(more) > SHOWN_KINDS else ""
+        say(f"and {more.total():,} more: {kinds}{others}; --all shows them")
+    if result.layout:
+        say(yellow("foreign layout"), f": differs from ours in {counted(len(result.layout), 'way')}; --all lists them")
 
 
 @app.command()

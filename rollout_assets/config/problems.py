@@ -62,7 +62,7 @@ def problems_list(where: str, error: ValidationError, model: type[BaseModel] | N
 
 
 def _problem(error: ErrorDetails, model: type[BaseModel] | None) -> ValueProblem:
-    location = [part for part in error["loc"] if part not in _UNION_MEMBERS]
+    location = [part for part in error["loc"] if not _names_union_member(part)]
     message = error["msg"].removeprefix("Value error, ")
     value = None if error["type"] in _WITHOUT_VALUE else _shown(error["input"])
     if error["type"] == "missing":
@@ -72,6 +72,11 @@ def _problem(error: ErrorDetails, model: type[BaseModel] | None) -> ValueProblem
     elif error["type"] == "value_error":
         value = None  # our own validators name it
     return ValueProblem(_path(location), message[:1].lower() + message[1:], value)
+
+
+def _names_union_member(part: int | str) -> bool:
+    """Pydantic calls a model that has validators of its own ``function-after[…, RolloutRecipeConfig]``."""
+    return part in _UNION_MEMBERS or str(part).startswith("function-after[")
 
 
 def _shown(value: Any) -> str:

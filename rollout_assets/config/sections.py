@@ -192,8 +192,9 @@ class OracleConfig(ConfigSection):
     fusion_voxel_m: Annotated[Number, Field(ge=1e-5)] = Field(
         0.02, description="Points of one voxel count as one. Below 1e-5 m the grid is smaller than a room."
     )
-    voxel_origin: Literal["half_voxel", "zero"] = Field(
-        "half_voxel", description="Where the fusion grid lies; zero puts floors and walls on the borders of voxels."
+    voxel_origin: Literal["half_voxel", "off_grid", "zero"] = Field(
+        "half_voxel",
+        description="Where the fusion grid lies; off_grid: whole millimetres inside voxels, zero: floors on borders.",
     )
     crop_margin_m: NonNegative = Field(0.05, description="Added to the target's box on every side.")
     crop_policy: Literal["clipped_surface", "vertex_in_box"] = Field(

@@ -203,8 +203,13 @@ def _failures(report: _Report) -> None:
 def _failure_row(row: dict[str, Any]) -> tuple[Any, ...]:
     pages = (("page", row["policy"]), ("greedy_page", GREEDY))
     links = [html.file_link(row[key], label).html for key, label in pages if row[key] is not None]
-    about = (row["scene"], row["target_class"], row["seed"], row["target_id"])
+    about = (_unbroken(row["scene"]), _unbroken(row["target_class"]), row["seed"], row["target_id"])
     return (row["loss"], row["gain"], row["reference_gain"], *about, html.Markup(" · ".join(links) or "–"))
+
+
+def _unbroken(text: str) -> html.Markup:
+    """A name on one line."""
+    return html.Markup(f"<span>{html.cell(text)}</span>")
 
 
 def _counts(report: _Report) -> None:
@@ -220,8 +225,11 @@ def _counts(report: _Report) -> None:
         for seed in facts.seeds
     ]
     columns = ["policy", "rollouts", "views", "ended_early", "without_view", "lost_ground"]
+    without = sorted(set(facts.scenes) - set(report.evaluation.outcomes["scene"]))
     skipped = [(seed.seed, line) for seed in facts.seeds for line in seed.skipped_rows]
     parts = [html.folded("Source rows without a rollout", html.table(("seed", "why"), skipped))] if skipped else []
+    if without:
+        parts.append(html.text(f"{counted(len(without), 'scene')} without any root: {', '.join(without)}."))
     report.page.section(
         "counts",
         "What was counted",

@@ -68,7 +68,8 @@ class PairedOutcomes:
 def policy_table(paired: PairedOutcomes, roles: Sequence[str]) -> pl.DataFrame:
     """One row per policy: gain, regret to ``oracle_greedy``, shares of the headroom, the first view, and counts."""
     gains, first = paired.means(), paired.means("gain_1")
-    below = {name: float((paired.roots[name] < paired.roots[RANDOM]).mean() or 0.0) for name in paired.policies}
+    random = paired.roots[RANDOM].to_numpy()
+    below = {name: float(np.mean(paired.roots[name].to_numpy() < random)) for name in paired.policies}
     counts = paired.outcomes.group_by("policy").agg(
         pl.len().alias("rollouts"),
         pl.col("views").sum(),

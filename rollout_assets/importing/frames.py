@@ -37,6 +37,9 @@ _FLAT = 0.97
 _FLOOR_SHARE = 0.7
 _FLOOR_BELOW = 0.4
 _FACES_AT_ONCE = 1 << 19
+_STOREY_SHARE = 0.5
+_SLAB_M = 1.0
+_STANDING_M = 1.8
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,15 @@ class _Levels:
         """Area of that level."""
         return float(self.area[self.floor])
 
+    def storeys(self, scale: float, top: float) -> list[float]:
+        """Heights in metres of floors with standing room below ``top`` (in file units), the lowest first.
+
+        Large level areas that are close to each other are one slab, whose upper side is the floor.
+        """
+        large = np.sort(self.height[self.area >= _STOREY_SHARE * self.floor_area]) * scale
+        slabs = np.split(large, np.flatnonzero(np.diff(large) > _SLAB_M) + 1)
+        return [float(slab[-1]) for slab in slabs if slab[-1] + _STANDING_M <= top * scale]
+
 
 def recognise_frame(vertices: NDArray[Any], faces: NDArray[np.int32], ending: str, up: Up, units: Units) -> Frame:
     """The frame of a mesh; what is not given is chosen among what makes it the size of a room."""
@@ -108,7 +120,19 @@ def recognise_frame(vertices: NDArray[Any], faces: NDArray[np.int32], ending: st
     scale = METRES[unit]
     floor = levels[chosen]
     size = _size_m(high - low, chosen, scale)
-    return Frame(chosen, unit, size, float(floor.height[floor.floor]) * scale, (why,) if why else ())
+    storeys = floor.storeys(scale, float(high[_AXES.index(chosen)]))
+    floor_m = storeys[0] if len(storeys) > 1 else float(floor.height[floor.floor]) * scale
+    return Frame(chosen, unit, size, floor_m, tuple(filter(None, (why, _about_storeys(storeys)))))
+
+
+def _about_storeys(storeys: list[float]) -> str:
+    if len(storeys) < 2:
+        return ""
+    heights = ", ".join(f"{height - storeys[0]:.1f}" for height in storeys)
+    return (
+        f"{len(storeys)} storeys, with floors at {heights} m: walks are made on the lowest; "
+        "cut the mesh at a floor to walk on the others, or give a trajectory"
+    )
 
 
 def _fitting(extent: Float64, up: Up, units: Units) -> dict[str, str]:

@@ -30,7 +30,7 @@ STRUCTURE_WORDS = frozenset(
 _PLACE_WORDS = frozenset(
     """north south east west left right front back inner outer inside outside interior exterior upper lower top bottom
     main base plane mesh geometry geo node group a b c d of the frame sill living bed bedroom bath bathroom kitchen
-    shell""".split()  # noqa: SIM905
+    shell up down upstairs downstairs first second third storey story level""".split()  # noqa: SIM905
 )
 _WHOLE_SCENE = 0.8
 _IN_BOX_M = 0.01

@@ -1,6 +1,7 @@
 """Mesh files as they are: triangles in the file's own axes and units, and what each face is called.
 
-Names are those of GLB nodes, of OBJ objects or groups, or the numbers of a PLY file's instance column.
+Names are those of GLB nodes, of OBJ objects or groups, or the numbers of a PLY file's instance column, of faces or of
+vertices.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from rollout_assets.errors import MeshError, is_fault
 from rollout_assets.sources.meshes import load_mesh
 from rollout_assets.sources.obj import read_obj
-from rollout_assets.sources.ply import UnusualPly, has_face_column, read_labelled_ply
+from rollout_assets.sources.ply import UnusualPly, has_column, read_labelled_ply
 
 INSTANCE_COLUMNS = ("object_id", "instance", "instance_id", "objectId")
 """Names that a PLY file's column of instances may have."""
@@ -70,7 +71,7 @@ def _read_ply(path: Path) -> RawMesh:
 
 def _read_unusual_ply(path: Path, why: str) -> RawMesh:
     """A text file or one of mixed polygons, whose triangles do not keep the rows of their columns."""
-    if has_face_column(path, INSTANCE_COLUMNS):
+    if has_column(path, INSTANCE_COLUMNS):
         raise MeshError(f"{path.name}: its instance column cannot be read ({why}); write binary PLY of triangles")
     mesh = load_mesh(path)
     return RawMesh(mesh.vertices, mesh.faces, np.full(len(mesh.faces), UNNAMED, np.int32), (), "")

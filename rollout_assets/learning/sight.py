@@ -18,8 +18,28 @@ OCCLUSION_M = 0.1
 FAR_M = 2.0
 """Distances to known points are cut off here."""
 
-PATCH_FEATURES = 3 + 3 + 3 + 6
+DENSE_M = 0.1
+"""How far around a patch known points count towards its density."""
+
+NEAR_M = 0.05
+"""What is nearer to a camera is not seen."""
+
+EVERY_NTH_POINT = 2
+"""Which share of the known points is looked at for what hides a patch."""
+
+IMAGE_PX = 48
+"""Pixels a side of the image in which a patch's size is counted."""
+
+OWN_MARGIN_M = 0.1
+"""Known points this close to the target's box count as its own."""
+
+OWN_NEAREST_M = 0.3
+"""A point that is nearer counts as if it were this far."""
+
+POINT_FEATURES = 3 + 3 + 1
+PATCH_FEATURES = 3 + 3 + 3 + 3
 PAIR_FEATURES = 8
+KNOWN_FEATURES = 3
 CANDIDATE_FEATURES = 3 + 3 + 3 + 4 + 6 + 5
 STATE_FEATURES = 3 + 1 + 3 + 3 + 1 + 2
 
@@ -29,21 +49,25 @@ class Sight:
     """Patches of the target's box, as b states of p patches know them and k candidates see them.
 
     patches: (b, p, PATCH_FEATURES), pairs: (b, k, p, PAIR_FEATURES), area: (b, p) share of the box's surface.
+    known: (b, k, KNOWN_FEATURES), how much of what is known of the target a candidate keeps in sight.
     """
 
     patches: Tensor
     pairs: Tensor
     area: Tensor
+    known: Tensor
 
 
 @torch.no_grad()
 def sight_of(observations: Observations[Tensor], side: int) -> Sight:
     """The patches of every state, ``side`` x ``side`` on each of the box's six faces."""
     centers, normals, area = box_patches(observations.target_extents, side)
-    known = _known(centers, observations)
+    around = _around(centers, observations)
     extents = observations.target_extents[:, None].expand_as(centers)
-    patches = torch.cat([centers, normals, extents, known], dim=-1)
-    return Sight(patches, _pairs(centers, normals, known[..., :1], observations), area)
+    patches = torch.cat([centers, normals, extents, around], dim=-1)
+    points = _KnownPoints.of(observations)
+    pairs = _pairs(centers, normals, area, around[..., 0], points, observations)
+    return Sight(patches, pairs, area, points.kept_in_sight())
 
 
 def box_patches(extents: Tensor, side: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,87 +89,134 @@ def box_patches(extents: Tensor, side: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat(centers, dim=1), torch.cat(normals, dim=1), area / area.sum(dim=1, keepdim=True)
 
 
-def _known(centers: Tensor, observations: Observations[Tensor]) -> Tensor:
-    """(b, p, 6) what is known near each patch: distances to the nearest point, also among the newest and the
-    recording's own points, how many lie within three radii, all in metres or logarithms of counts."""
-    distance = torch.cdist(centers, observations.points)
-    absent = ~observations.point_mask[:, None]
-    distance = distance.masked_fill(absent, FAR_M)
-    newest = distance.masked_fill(observations.point_age[:, None] > 0, FAR_M)
-    near = [((distance < radius) & ~absent).sum(dim=-1) for radius in (0.05, 0.1, 0.2)]
-    counts = [torch.log1p(count.to(distance.dtype)) for count in near]
-    return torch.stack([_nearest(distance), _nearest(newest), _soft(distance), *counts], dim=-1)
+def _around(centers: Tensor, observations: Observations[Tensor]) -> Tensor:
+    """(b, p, 3) what is known near each patch: distances to the nearest point and to the nearest of the newest points,
+    and how many points lie within ``DENSE_M``, as a logarithm."""
+    points, far = observations.points, 2 * FAR_M**2
+    length = points.square().sum(dim=-1).masked_fill(~observations.point_mask, far)
+    square = torch.baddbmm(length[:, None], centers, points.transpose(1, 2), alpha=-2)
+    square += centers.square().sum(dim=-1, keepdim=True)
+    newest = square + (observations.point_age > 0)[:, None] * far
+    dense = torch.log1p((square < DENSE_M**2).sum(dim=-1).to(square.dtype))
+    return torch.stack([_nearest(square), _nearest(newest), dense], dim=-1)
 
 
-def _nearest(distance: Tensor) -> Tensor:
-    return distance.min(dim=-1).values.clamp(max=FAR_M)
+def _nearest(square: Tensor) -> Tensor:
+    return square.amin(dim=-1).clamp(0.0, FAR_M**2).sqrt()
 
 
-def _soft(distance: Tensor) -> Tensor:
-    """How densely known the neighbourhood is: the sum of a bump of 0.1 m around every point, as a logarithm."""
-    return torch.log1p(torch.exp(-((distance / 0.1) ** 2)).sum(dim=-1))
-
-
-def _pairs(centers: Tensor, normals: Tensor, nearest: Tensor, observations: Observations[Tensor]) -> Tensor:
-    """(b, k, p, PAIR_FEATURES): how each candidate sees each patch."""
+def _pairs(
+    centers: Tensor,
+    normals: Tensor,
+    area: Tensor,
+    nearest: Tensor,
+    points: _KnownPoints,
+    observations: Observations[Tensor],
+) -> Tensor:
+    """(b, k, p, PAIR_FEATURES): how each candidate sees each patch; nearest: (b, p) distance to a known point."""
     pose = observations.candidate_pose_target
     origin = pose[..., 9:]
     to_view = origin[:, :, None] - centers[:, None]
     distance = torch.linalg.vector_norm(to_view, dim=-1).clamp(min=1e-3)
     cosine = (to_view * normals[:, None]).sum(-1) / distance
-    image = _in_image(centers, pose, observations.camera)
-    inside = _inside(image)
-    hidden_by = image[..., 2] - _depth_before(image, observations)
+    image = _Image.of(centers, pose, observations.camera)
+    inside = image.inside().to(cosine.dtype)
+    hidden_by = image.depth - points.depth_before(image)
     clear = torch.sigmoid((OCCLUSION_M - hidden_by) * 20.0) * inside
-    facing = cosine.clamp(min=0.0)
-    unknown = nearest[:, None, :, 0].expand_as(cosine)
+    facing = cosine.clamp(min=0.0) * clear
+    unknown = nearest[:, None].expand_as(cosine)
+    pixels = facing * (_area(observations.target_extents, area) * _focal(observations))[:, None] / distance.square()
     return torch.stack(
         [
             cosine,
             distance / 2.0,
             inside,
             clear,
-            facing * clear,
-            facing * clear * unknown,
-            facing * clear * unknown * unknown,
-            facing * clear / distance.square().clamp(min=0.04),
+            facing,
+            facing * unknown,
+            facing * unknown.square(),
+            torch.log1p(pixels),
         ],
         dim=-1,
     )
 
 
-def _in_image(points: Tensor, pose: Tensor, camera: Tensor) -> Tensor:
-    """points: (b, n, 3) in the target's frame, pose: (b, k, 12) -> (b, k, n, 3): place in the image, 0 to 1, and depth.
+def _area(extents: Tensor, share: Tensor) -> Tensor:
+    """(b, p) square metres of each patch."""
+    x, y, z = extents.unbind(-1)
+    return share * (2 * (x * y + y * z + x * z))[:, None]
 
-    The camera's axes are left, up and forward.
+
+def _focal(observations: Observations[Tensor]) -> Tensor:
+    """(b, 1) pixels of an image that one square metre fills at one metre."""
+    return (observations.camera[:, :1] * observations.camera[:, 1:2]) * IMAGE_PX**2
+
+
+@dataclass(frozen=True, eq=False)
+class _Image:
+    """Where n points fall in the images of k candidates, (b, k, n) each: across and down from 0 to 1, and depth."""
+
+    u: Tensor
+    v: Tensor
+    depth: Tensor
+
+    @classmethod
+    def of(cls, points: Tensor, pose: Tensor, camera: Tensor) -> _Image:
+        """points: (b, n, 3) in the target's frame, pose: (b, k, 12), camera: (b, 4). The axes are left, up, forward."""
+        axes = pose[..., :9].reshape(*pose.shape[:2], 3, 3).permute(0, 3, 1, 2)  # (b, axis, k, 3)
+        origin = (axes * pose[:, None, :, 9:]).sum(dim=-1)
+        turned = torch.matmul(axes.flatten(1, 2), points.transpose(1, 2))
+        local = turned.reshape(*axes.shape[:3], -1) - origin[..., None]
+        left, up, depth = local.unbind(1)
+        front = depth.clamp(min=1e-3).reciprocal()
+        fx, fy, cx, cy = (camera[:, index, None, None] for index in range(4))
+        return cls(cx - fx * left * front, cy - fy * up * front, depth)
+
+    def inside(self) -> Tensor:
+        """(b, k, n) bool: in the image and before the camera."""
+        return ((self.u - 0.5).abs() < 0.5) & ((self.v - 0.5).abs() < 0.5) & (self.depth > NEAR_M)
+
+    def cells(self) -> Tensor:
+        """(b, k, n) cell of the coarse image in which each point lies, or the nearest one."""
+        across, down = ((value * CELLS).clamp(0, CELLS - 1).to(torch.int64) for value in (self.u, self.v))
+        return down * CELLS + across
+
+
+@dataclass(frozen=True, eq=False)
+class _KnownPoints:
+    """Known points in the images of k candidates, and the coarse depth image that they make there.
+
+    seen: (b, k, n) which of them lie in the image, own: (b, n) which belong to the target, nearest: (b, k, cells).
     """
-    turned = pose[..., :9].unflatten(-1, (3, 3))
-    shift = (pose[..., None, 9:] * turned.transpose(-1, -2)).sum(-1)
-    local = torch.matmul(points[:, None], turned) - shift[:, :, None]
-    depth = local[..., 2]
-    front = depth.clamp(min=1e-3)
-    fx, fy, cx, cy = (camera[:, index, None, None] for index in range(4))
-    return torch.stack([cx - fx * local[..., 0] / front, cy - fy * local[..., 1] / front, depth], dim=-1)
 
+    image: _Image
+    seen: Tensor
+    own: Tensor
+    nearest: Tensor
 
-def _inside(image: Tensor) -> Tensor:
-    u, v, depth = image.unbind(-1)
-    return ((u > 0) & (u < 1) & (v > 0) & (v < 1) & (depth > 0.05)).to(image.dtype)
+    @classmethod
+    def of(cls, observations: Observations[Tensor]) -> _KnownPoints:
+        """A share of the known points, for what hides a patch and for what stays in sight."""
+        some = slice(None, None, EVERY_NTH_POINT)
+        points, mask = observations.points[:, some], observations.point_mask[:, some]
+        image = _Image.of(points, observations.candidate_pose_target, observations.camera)
+        seen = image.inside() & mask[:, None]
+        depth = image.depth.masked_fill(~seen, 5 * FAR_M)
+        nearest = depth.new_full((*depth.shape[:2], CELLS * CELLS), 5 * FAR_M)
+        own = (points.abs() < 0.5 * observations.target_extents[:, None] + OWN_MARGIN_M).all(dim=-1) & mask
+        return cls(image, seen, own, nearest.scatter_reduce(2, image.cells(), depth, "amin"))
 
+    def depth_before(self, image: _Image) -> Tensor:
+        """(b, k, p) depth of the nearest known point in the cell of each place; far away where there is none."""
+        return self.nearest.gather(2, image.cells())
 
-def _depth_before(image: Tensor, observations: Observations[Tensor]) -> Tensor:
-    """(b, k, p) depth of the nearest known point in the image's cell of each patch; far away where there is none."""
-    points = _in_image(observations.points, observations.candidate_pose_target, observations.camera)
-    seen = (_inside(points) > 0) & observations.point_mask[:, None]
-    depth = points[..., 2].masked_fill(~seen, 5 * FAR_M)
-    buffer = torch.full((*depth.shape[:2], CELLS * CELLS), 5 * FAR_M, dtype=depth.dtype, device=depth.device)
-    buffer = buffer.scatter_reduce(2, _cells(points), depth, "amin")
-    return buffer.gather(2, _cells(image))
-
-
-def _cells(image: Tensor) -> Tensor:
-    u, v = ((image[..., axis] * CELLS).clamp(0, CELLS - 1).to(torch.int64) for axis in (0, 1))
-    return v * CELLS + u
+    def kept_in_sight(self) -> Tensor:
+        """(b, k, KNOWN_FEATURES): of the target's own points, how many nothing hides, their share, and how large."""
+        clear = self.seen & self.own[:, None] & (self.image.depth < self.depth_before(self.image) + OCCLUSION_M)
+        count = clear.sum(dim=-1).to(self.nearest.dtype)
+        share = count / self.own.sum(dim=-1, keepdim=True).clamp(min=1)
+        size = (clear / self.image.depth.clamp(min=OWN_NEAREST_M).square()).sum(dim=-1)
+        return torch.stack([torch.log1p(count), share, torch.log1p(size)], dim=-1)
 
 
 def candidate_features(observations: Observations[Tensor]) -> Tensor:
@@ -198,4 +269,12 @@ def state_features(observations: Observations[Tensor]) -> Tensor:
             observations.steps_left[:, None].to(age.dtype) / 4,
         ],
         dim=-1,
+    )
+
+
+def point_features(observations: Observations[Tensor]) -> Tensor:
+    """(b, n, POINT_FEATURES): where a point lies, in metres and in shares of the target's box, and how old it is."""
+    extents = observations.target_extents[:, None].clamp(min=0.05)
+    return torch.cat(
+        [observations.points, observations.points / extents, observations.point_age[..., None] / 2], dim=-1
     )

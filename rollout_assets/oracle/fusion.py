@@ -14,16 +14,17 @@ from rollout_assets.geometry.poses import Float32
 from rollout_assets.geometry.voxels import VoxelGrid
 from rollout_assets.oracle import view_kernels
 
+_SHIFTS = {"zero": 0.0, "half_voxel": 0.5, "off_grid": 0.3819}
+"""Shift of the fusion grid in voxels; 0.3819 of 2 cm is 7.638 mm, which no drawing has."""
+
 
 def fusion_grid(config: OracleConfig) -> VoxelGrid:
     """The grid that a campaign fuses points by.
 
-    Shifted by half a voxel, floors at 0 and walls at whole centimetres lie inside voxels instead of on their borders,
-    where rounding would decide which point stays.
+    On the border of two voxels rounding would decide which point stays. Shifted by half a voxel, floors at 0 and walls
+    at even centimetres lie inside voxels; off grid, so does every surface at a whole millimetre.
     """
-    return VoxelGrid(
-        config.fusion_voxel_m, -0.5 * config.fusion_voxel_m if config.voxel_origin == "half_voxel" else 0.0
-    )
+    return VoxelGrid(config.fusion_voxel_m, -_SHIFTS[config.voxel_origin] * config.fusion_voxel_m)
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,8 +53,8 @@ def headroom_figure(policies: pl.DataFrame, colours: dict[str, str], confidence:
             )
     for place, word in ((0, "random_valid"), (100, "oracle_greedy")):
         figure.add_vline(x=place, line={"dash": "dot", "color": "#868e96"})
-        label = {"text": word, "showarrow": False, "xanchor": "left", "yanchor": "bottom", "font": {"color": "#868e96"}}
-        figure.add_annotation(x=place, y=0.0, yref="paper", **label)
+        anchor: dict[str, Any] = {"yref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False}
+        figure.add_annotation(x=place, y=0.0, text=word, font={"color": "#868e96"}, **anchor)
     title = f"share of the headroom recovered (%), with {100 * confidence:g} % intervals"
     names = {"tickvals": list(range(shown.height)), "ticktext": shown["policy"].to_list()}
     room = [-0.8, max(shown.height, 1) - 0.5]

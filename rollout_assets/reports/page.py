@@ -20,6 +20,7 @@ from rollout_assets.errors import ConfigError
 from rollout_assets.files import replace_bytes
 from rollout_assets.geometry.poses import Float32
 
+_LONG_WORD = 9
 _STYLE_FILE = Path(__file__).with_name("page.css")
 
 
@@ -91,9 +92,15 @@ def text(value: str, soft: bool = False) -> str:
 def cards(values: Mapping[str, Any]) -> str:
     """Numbers to see first."""
     items = "".join(
-        f"<div class=card><b>{cell(value)}</b><span>{escape(name)}</span></div>" for name, value in values.items()
+        f"<div class=card><b{_size(value)}>{cell(value)}</b><span>{escape(name)}</span></div>"
+        for name, value in values.items()
     )
     return f"<div class=cards>{items}</div>"
+
+
+def _size(value: Any) -> str:
+    """A long word is set smaller, so that it is not broken."""
+    return " class=long" if isinstance(value, str) and max(map(len, value.split()), default=0) > _LONG_WORD else ""
 
 
 def pair(*parts: str) -> str:

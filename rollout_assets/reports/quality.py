@@ -54,6 +54,7 @@ _MEANINGS = {
     "area": ("good", "surface counts by its area"),
     "uniform": ("careful", "every face counts the same: a finely cut knob outweighs a door"),
     "half_voxel": ("good", "floors and walls lie inside voxels"),
+    "off_grid": ("good", "every surface at a whole millimetre lies inside voxels"),
     "zero": ("careful", "floors and walls lie on borders of voxels, where rounding decides which point stays"),
     "true": ("good", "distances to whole triangles"),
     "pytorch3d": ("careful", "small triangles count as their edges"),

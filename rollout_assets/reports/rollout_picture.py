@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from rollout_assets.geometry.poses import Float32, rotation, translation
 from rollout_assets.inspection.replay import source_of
 from rollout_assets.oracle.scorer import OracleScorer, OracleState, points_in
 from rollout_assets.reports import rollout_traces as traces
+from rollout_assets.reports.scene_cut import thinned
 from rollout_assets.rollouts.roots import SceneLoader
 from rollout_assets.rollouts.trace import RolloutChain, RolloutLineage, RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -79,6 +80,7 @@ class StoredPictures:
     def __init__(self, reader: RolloutZarrStoreReader, campaign: CampaignConfig | None) -> None:
         self._reader, self._campaign = reader, campaign
         self._sample = lru_cache(maxsize=4)(self._read_sample)
+        self._drawn = lru_cache(maxsize=2)(lambda scene: thinned(scene.vertices, scene.faces))
 
     @cached_property
     def _source(self) -> VinOfflineStore | str:
@@ -133,9 +135,11 @@ class StoredPictures:
             return None
         scene, mesh_version = loaded
         points_world = sample.actor.points_world
+        around = Surroundings(*self._drawn(scene), points_world)
         if mesh_version == lineage.mesh_version and (root := self._root(sample, lineage)) is not None:
-            return Surroundings.of(root, points_world, root_pose, chain, self._scorer)
-        return Surroundings(scene.vertices, scene.faces, points_world)
+            exact = Surroundings.of(root, points_world, root_pose, chain, self._scorer)
+            around = replace(around, before=exact.before, after=exact.after)
+        return around
 
     @cached_property
     def _scorer(self) -> OracleScorer:
@@ -165,7 +169,8 @@ def picture(lineage: RolloutLineage, root_pose: Float32, chain: RolloutChain, ar
     cuts: list[traces.Cut] = []
     shown = 0
     if around is not None:
-        cuts, shown = traces.scene_cuts(around.vertices, around.faces, focus, float(centres[:, 2].max()))
+        drawn = thinned(around.vertices, around.faces)
+        cuts, shown = traces.scene_cuts(*drawn, focus, float(centres[:, 2].max()))
         figure.add_traces([trace for cut in cuts for trace in (cut.mesh, cut.walls)])
         for trace, visible in zip(figure.data, _visible(len(cuts), shown), strict=True):
             trace.visible = visible

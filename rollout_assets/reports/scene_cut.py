@@ -6,11 +6,54 @@ tall triangles reach above the cut, and such a wall hides the doorway beside or 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.geometry.clipping import clip_to_box, touching_box
 from rollout_assets.geometry.poses import Float32, Float64
+from rollout_assets.geometry.voxels import voxel_keys
+
+MOST_FACES = 400_000
+"""Faces of a scene that a picture is drawn from; a browser is slow with more, and a page of five million has 70 MB."""
+
+_NEXT_CELL = 1.2
+_NUMBERED = 1 << 21
+"""Below so many vertices, three of them fit into one integer."""
+
+
+def thinned(
+    vertices: Float32, faces: NDArray[np.int32], most_faces: int = MOST_FACES
+) -> tuple[Float32, NDArray[np.int32]]:
+    """A mesh for pictures: as it is, or with the vertices of small cells merged until it has at most ``most_faces``."""
+    drawn = vertices, faces
+    cell_m = math.sqrt(2.0 * _area_m2(vertices, faces) / most_faces) if len(faces) > most_faces else 0.0
+    while len(drawn[1]) > most_faces:
+        drawn = _merged(vertices, faces, cell_m)
+        cell_m *= _NEXT_CELL
+    return drawn
+
+
+def _area_m2(vertices: Float32, faces: NDArray[np.int32]) -> float:
+    a, b, c = (vertices[faces[:, corner]] for corner in range(3))
+    return float(np.linalg.norm(np.cross(b - a, c - a), axis=1).sum(dtype=np.float64)) / 2
+
+
+def _merged(vertices: Float32, faces: NDArray[np.int32], cell_m: float) -> tuple[Float32, NDArray[np.int32]]:
+    """Every cell's vertices become the one that is nearest to their middle, so that flat parts stay flat."""
+    _, group = np.unique(voxel_keys(vertices, cell_m), return_inverse=True)
+    counts = np.bincount(group)
+    middles = np.stack([np.bincount(group, vertices[:, axis]) / counts for axis in range(3)], axis=1)
+    away = np.linalg.norm(vertices - middles[group], axis=1)
+    nearest = np.lexsort((away, group))[np.cumsum(counts) - counts]
+    corners = np.sort(group[faces], axis=1)
+    kept = np.flatnonzero((corners[:, 0] != corners[:, 1]) & (corners[:, 1] != corners[:, 2]))
+    if len(counts) < _NUMBERED:
+        a, b, c = corners[kept].T.astype(np.int64)
+        _, first = np.unique((a * len(counts) + b) * len(counts) + c, return_index=True)
+        kept = kept[np.sort(first)]
+    return vertices[nearest], group[faces[kept]].astype(np.int32)
 
 
 def surface_in_box(vertices: Float32, faces: NDArray[np.int32], low: Float64, high: Float64) -> Float64:

@@ -21,7 +21,9 @@ COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#7
 """One per recipe, in order of name."""
 
 VALID_COLOUR = "#2f9e44"
-REASON_COLOURS = ("#e03131", "#f08c00", "#1971c2", "#9c36b5", "#0c8599", "#868e96", "#c2255c", "#5f3dc4")
+_REDS, _BLUES = ("#e03131", "#f08c00", "#c2255c", "#f783ac", "#a9583e"), ("#1971c2", "#0c8599", "#5f3dc4", "#15aabf")
+REASON_COLOURS = (*_REDS, *_BLUES, "#9c36b5", "#868e96")
+"""By number of the reason, so that a reason has one colour on all pages."""
 
 STAGES = {
     "full_shell": "offered",
@@ -61,7 +63,7 @@ def primary_reasons(reader: RolloutZarrStoreReader) -> go.Figure:
         (100.0 * pl.col("views") / pl.col("total")).alias("share"),
     )
     figure = go.Figure()
-    for index, code in enumerate(counts["primary_invalid_reason"].unique(maintain_order=True).to_list()):
+    for code in counts["primary_invalid_reason"].unique(maintain_order=True).to_list():
         part = counts.filter(pl.col("primary_invalid_reason") == code).sort("position")
         valid = code == InvalidReason.VALID
         figure.add_trace(
@@ -71,7 +73,7 @@ def primary_reasons(reader: RolloutZarrStoreReader) -> go.Figure:
                 customdata=part["views"].to_list(),
                 name="can be taken" if valid else decode_invalid_reason(code),
                 orientation="h",
-                marker={"color": VALID_COLOUR if valid else REASON_COLOURS[index % len(REASON_COLOURS)]},
+                marker={"color": VALID_COLOUR if valid else REASON_COLOURS[code % len(REASON_COLOURS)]},
                 hovertemplate="%{y}: %{x:.1f} % (%{customdata:,} views)<extra>%{fullData.name}</extra>",
             )
         )

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import StoreDamaged
+from rollout_assets.errors import StoreDamaged, counted
 from rollout_assets.inspection.depth import selected_depth_preview, selected_depth_summary_rows
 from rollout_assets.inspection.explain import config_rows
 from rollout_assets.inspection.objectives import rollout_step_objective_rows
@@ -177,16 +177,13 @@ def _gains(report: _Report) -> None:
 
 def _coverage(report: _Report) -> None:
     page, reader = report.page, report.reader
-    figure = figures.coverage(reader)
-    shown = min(figures.MAX_TARGETS, reader.num_rows("targets"))
-    page.section(
-        "coverage",
-        "From which sides targets are seen",
-        html.text(
-            f"The {shown} targets with most views that can be taken. White: no view from that side was on offer."
-        ),
-        html.text("No view of this store can be taken.") if figure is None else page.figure(figure),
-    )
+    figure, title = figures.coverage(reader), "From which sides targets are seen"
+    if figure is None:
+        page.section("coverage", title, html.text("No view of this store can be taken."))
+        return
+    shown = counted(len(figure.data[0].y), "target")
+    what = f"The {shown} with most views that can be taken. White: no view from that side was on offer."
+    page.section("coverage", title, html.text(what), page.figure(figure))
 
 
 def _depths(report: _Report) -> None:

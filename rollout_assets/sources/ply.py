@@ -71,7 +71,8 @@ def read_binary_ply(path: Path) -> tuple[NDArray[np.float32], NDArray[Any]]:
 def read_labelled_ply(path: Path, columns: Sequence[str]) -> LabelledPly:
     """Vertices (n, 3), triangles (m, 3) and the first of the named face columns (m,), or None when it has none.
 
-    Faces may all be quads as well; each becomes two triangles with the same label.
+    Faces may all be quads as well; each becomes two triangles with the same label. In a file without such a face column
+    one of the vertices is looked for: a triangle has the label that most of its corners have, or else its first one's.
     """
     data = path.read_bytes()
     byte_order, elements, start = _parse_header(path, data)
@@ -82,12 +83,28 @@ def read_labelled_ply(path: Path, columns: Sequence[str]) -> LabelledPly:
         if {"vertex", "face"} <= tables.keys():
             break
     corners = _faces(path, tables)
-    name = next((name for name in columns if name in (tables["face"].dtype.names or ())), None)
-    labels = None if name is None else np.ascontiguousarray(tables["face"][name])
+    name, labels = _labels(tables["face"], columns)
     if corners.shape[1] == 4:
         corners = corners[:, [0, 1, 2, 0, 2, 3]].reshape(-1, 3)
         labels = None if labels is None else np.repeat(labels, 2)
-    return LabelledPly(_vertices(path, tables), corners, name, labels)
+    vertices = _vertices(path, tables)
+    if labels is None:
+        name, of_vertices = _labels(tables["vertex"], columns)
+        labels = None if of_vertices is None else _most_of_corners(path, of_vertices, corners)
+    return LabelledPly(vertices, corners, name, labels)
+
+
+def _labels(rows: NDArray[Any], columns: Sequence[str]) -> tuple[str | None, NDArray[Any] | None]:
+    name = next((name for name in columns if name in (rows.dtype.names or ())), None)
+    return name, None if name is None else np.ascontiguousarray(rows[name])
+
+
+def _most_of_corners(path: Path, labels: NDArray[Any], faces: NDArray[Any]) -> NDArray[Any]:
+    """labels (n,) of vertices, faces (m, 3) -> (m,)."""
+    if faces.size and not 0 <= int(faces.min()) <= int(faces.max()) < len(labels):
+        raise MeshError(f"{path}: a face names vertex {int(faces.max())}, but there are {len(labels)} vertices")
+    first, second, third = (labels[faces[:, corner]] for corner in range(3))
+    return np.where(second == third, second, first)
 
 
 def _uniform_rows(
@@ -102,8 +119,8 @@ def _uniform_rows(
         return layout, _rows(path, data, start, element, layout)
 
 
-def has_face_column(path: Path, columns: Sequence[str]) -> bool:
-    """Whether a PLY file's header names one of the face columns."""
+def has_column(path: Path, columns: Sequence[str]) -> bool:
+    """Whether a PLY file's header names one of the columns, of faces or of vertices."""
     with path.open("rb") as stream:
         lines = stream.read(_LONGEST_HEADER).split(b"end_header")[0].decode("ascii", "replace").splitlines()
     return any(line.split()[:1] == ["property"] and line.split()[-1] in columns for line in lines)
@@ -167,11 +184,11 @@ def _refuse_missing_lines(path: Path, body: bytes, rows: int) -> None:
 
 
 def _layout(element: _Element, byte_order: str, kept: Sequence[str] = (), corners: int = 3) -> np.dtype[Any]:
-    """The row dtype of an element, with every index list taken as ``corners`` long; face columns ``kept`` by name."""
+    """The row dtype of an element, with every index list taken as ``corners`` long; columns ``kept`` by name."""
     fields: list[Any] = []
     for number, (name, code, count_code) in enumerate(element.properties):
         if count_code is None:
-            plain = name in ("x", "y", "z") or (element.name == "face" and name in kept)
+            plain = name in ("x", "y", "z") or (element.name in ("vertex", "face") and name in kept)
             fields.append((name if plain else f"other{number}", byte_order + code))
         elif element.name == "face" and name in _INDEX_LISTS and code[0] in "iu":
             fields += [("corner_count", byte_order + count_code), ("corners", byte_order + code, (corners,))]

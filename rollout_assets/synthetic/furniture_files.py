@@ -1,8 +1,9 @@
 """The user's own mesh files as furniture: repaired, measured, scaled to a plausible size and set on the floor.
 
-A file's class is its name without trailing numbers (``office_chair_02.obj`` is a chair, ``drum.ply`` a drum). GLB and
-OBJ files are taken as Y-up, as those formats have it; PLY as Z-up. A mesh of plausible size is not scaled. A file that
-cannot be used is left out, and the set of furniture says why.
+Files lie in the folder or below it, as unpacked archives have them. A file's class is its name without trailing
+numbers (``office_chair_02.obj`` is a chair, ``drum.ply`` a drum). GLB and OBJ files are taken as Y-up, as those formats
+have it; PLY as Z-up. A mesh of plausible size is not scaled. A file that cannot be used is left out, and the set of
+furniture says why.
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ def load_furniture(folder: Path | None, max_faces: int) -> FurnitureSet:
         return BUILT_IN
     if not folder.is_dir():
         raise MeshError(f"{folder}: no such furniture directory")
-    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in MESH_ENDINGS and path.is_file())
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in MESH_ENDINGS and path.is_file())
     if not paths:
-        raise MeshError(f"{folder}: no furniture in it; put {', '.join(MESH_ENDINGS)} files there")
+        raise MeshError(f"{folder}: no furniture in it or below it; put {', '.join(MESH_ENDINGS)} files there")
     return _load(folder, tuple((path, FileStamp.of(path)) for path in paths), max_faces)
 
 
@@ -83,7 +84,7 @@ def load_furniture(folder: Path | None, max_faces: int) -> FurnitureSet:
 def _load(folder: Path, stamped: tuple[tuple[Path, FileStamp], ...], max_faces: int) -> FurnitureSet:
     """Loaded once per process, because every home is furnished from the same files."""
     paths = [path for path, _ in stamped]
-    results = [repair_furniture(path, max_faces) for path in paths]
+    results = [repair_furniture(path, max_faces, path.relative_to(folder).as_posix()) for path in paths]
     usable = [result for result in results if isinstance(result, RepairedFurniture)]
     reports = tuple(result.report if isinstance(result, RepairedFurniture) else result for result in results)
     if not usable:
@@ -91,7 +92,7 @@ def _load(folder: Path, stamped: tuple[tuple[Path, FileStamp], ...], max_faces: 
         raise MeshError(f"{folder}: none of {counted(len(paths), 'file')} can be used as furniture ({reasons})")
     pieces = [make_piece(item.report.class_name, [FixedPart(item.patch)]) for item in usable]
     makers = {kind: partial(_pick, pieces=_for_kind(kind, pieces)) for kind in KINDS}
-    hashes = [[item.report.file, content_hash(*_arrays(item.patch))] for item in usable]
+    hashes = [[item.report.file, item.report.class_name, content_hash(*_arrays(item.patch))] for item in usable]
     return FurnitureSet(dict(makers), _class_names(pieces), canonical_hash(hashes), reports)
 
 

@@ -36,6 +36,14 @@ KIND_CLASS = {
     "wardrobe": "cabinet",
     "nightstand": "cabinet",
     "counter": "cabinet",
+    "couch": "sofa",
+    "stool": "chair",
+    "bookcase": "shelf",
+    "bookshelf": "shelf",
+    "shelves": "shelf",
+    "shelving": "shelf",
+    "cupboard": "cabinet",
+    "dresser": "cabinet",
 }
 """Class of what goes by a more special name."""
 
@@ -86,9 +94,9 @@ def class_of(path: Path) -> str:
     return class_words[0] if class_words else "_".join(words) or "object"
 
 
-def repair_furniture(path: Path, max_faces: int) -> RepairedFurniture | FurnitureFile:
-    """One mesh file ready to be placed, or its report with the reason why it cannot be."""
-    class_name = class_of(path)
+def repair_furniture(path: Path, max_faces: int, name: str | None = None) -> RepairedFurniture | FurnitureFile:
+    """One mesh file ready to be placed, or its report, under ``name``, with the reason why it cannot be."""
+    class_name, name = class_of(path), name or path.name
     try:
         vertices, faces, done = _read(path)
         in_file = len(faces)
@@ -96,12 +104,12 @@ def repair_furniture(path: Path, max_faces: int) -> RepairedFurniture | Furnitur
         smaller, scaling = _sized(class_name, _simplified(_upright(path, patch), max_faces))
     except MeshError as error:
         reason = str(error).removeprefix(f"{path}: ").removeprefix(f"{path.name}: ")
-        return FurnitureFile(path.name, class_name, 0, 0, None, (), reason)
+        return FurnitureFile(name, class_name, 0, 0, None, (), reason)
     if len(smaller.faces) < len(patch.faces):
         scaling = (f"simplified from {len(patch.faces):,} faces", *scaling)
     width, depth, height = np.ptp(smaller.vertices, axis=0).tolist()
     report = FurnitureFile(
-        path.name, class_name, in_file, len(smaller.faces), (width, depth, height), (*done, *steps, *scaling)
+        name, class_name, in_file, len(smaller.faces), (width, depth, height), (*done, *steps, *scaling)
     )
     return RepairedFurniture(smaller, report)
 

@@ -2,13 +2,20 @@
 
 import hashlib
 import json
+import os
+import shutil
+import signal
 from itertools import count
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollout_assets.campaigns import markers, reuse
+from rollout_assets.campaigns.integrity import examine_shard
+from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.plan import (
     open_source,
     plan_rollout_shards,
@@ -17,18 +24,21 @@ from rollout_assets.campaigns.plan import (
 )
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.run import run_campaign
+from rollout_assets.campaigns.shard import run_rollout_shard, shard_problems
 from rollout_assets.campaigns.staleness import stale_parts
 from rollout_assets.campaigns.status import summarize_rollout_shard_campaign, unplanned_rows
 from rollout_assets.collection.campaign_inputs import CampaignInputs
-from rollout_assets.config import CampaignConfig, SceneLists, SplitShares, toml_text
-from rollout_assets.errors import CampaignError, PromotionRefused, ShardDrift
+from rollout_assets.config import CampaignConfig, SceneLists, SourceConfig, SplitShares, toml_text
+from rollout_assets.errors import CampaignError, NotReadBack, PromotionRefused, ShardDrift
+from rollout_assets.files import tree_digests
 from rollout_assets.inspection.replay import replay_sources
 from rollout_assets.rollouts.zarr_store.manifest import manifest_json_bytes, read_rollout_store_manifest
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.summary import store_info
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.sources.scene_splits import hashed_split
-from rollout_assets.testing.fake_shards import FakeSource
+from rollout_assets.sources.vin_store import VinOfflineStore
+from rollout_assets.testing.fake_shards import FakeCampaign, FakeSource
 from tests.campaigns.kill_campaigns import fake_campaign, real
 from tests.test_cli import run
 
@@ -146,6 +156,134 @@ def test_the_way_back_gives_the_first_plan_again(four_scenes):
     assert scenes_of(read_rollout_shard_manifest(four_scenes.config))[1::2] == [("train", ["3"]), ("val", ["1"])]
     assert [entry.to_json() for entry in moved(four_scenes).plan().entries] == before
     assert [four_scenes.run(entry).outcome for entry in four_scenes.plan().entries] == ["already_finished"] * 4
+
+
+def tree_of(shard_dir, *left_out):
+    """Digests of a store's files by path."""
+    return {path: digest for path, digest in tree_digests(shard_dir / "rollouts.zarr").items() if path not in left_out}
+
+
+def without_times(shard_dir):
+    """The manifest and the root of a shard's store, without what names a moment or a run."""
+    root = json.loads((shard_dir / "rollouts.zarr/zarr.json").read_text())
+    manifest = read_rollout_store_manifest(shard_dir / "rollouts.zarr")
+    manifest["generation"] |= {"invocation": None}
+    for attributes in (root["attributes"], manifest["root_attrs"], manifest):
+        attributes.pop("created_at_utc", None)
+        attributes.pop("manifest_sha256", None)
+    return root, manifest
+
+
+@pytest.fixture
+def renumbered(tmp_path):
+    """Train alone of four built shards: scene 1 has moved to val, so that the last shard takes its number."""
+    runs, source = [("train", 8)], {"splits": ["train"]}
+    before = fake_campaign(tmp_path / "out", runs, rows_per_shard=2, source=source)
+    before.run_all()
+    return before, moved(before, mode="explicit", scenes={"val": ["room-train-00001"]}, rest="train")
+
+
+def test_a_shard_that_only_changed_its_number_is_reused_and_is_what_a_build_makes(renumbered, tmp_path):
+    _, edited = renumbered
+    entries = edited.plan().entries
+    assert scenes_of(entries) == [("train", ["0"]), ("train", ["3"]), ("train", ["2"])]
+    results = [edited.run(entry) for entry in entries]
+    assert [result.outcome for result in results] == ["already_finished", "reused", "already_finished"]
+    reused = results[1]
+    assert reused.owner.reused_from == "shard-000003" and [moved.name for moved in reused.set_aside] == ["shard-000001"]
+    assert not shard_problems(reused.shard_dir, entries[1], edited.source, deep=True)
+    assert edited.run(entries[1]).outcome == "already_finished"
+
+    (tmp_path / "fresh").mkdir()
+    shutil.copy(tmp_path / "out/plan.jsonl", tmp_path / "fresh/plan.jsonl")
+    shards = {"output_dir": tmp_path / "fresh", "rows_per_shard": 2}
+    config = edited.config.model_copy(update={"shards": edited.config.shards.model_validate(shards)})
+    fresh = FakeCampaign.of(config, edited.source.runs, targets=1, chains=1, shell=(3, 5)).run(entries[1])
+    assert fresh.outcome == "built" and fresh.owner.content_sha256 == reused.owner.content_sha256
+    documents = ("manifest.json", "zarr.json")
+    assert tree_of(reused.shard_dir, *documents) == tree_of(fresh.shard_dir, *documents)
+    assert without_times(reused.shard_dir) == without_times(fresh.shard_dir)
+    assert promote_rollout_campaign(edited.config).version.record.splits.keys() == {"train"}
+
+
+def test_a_reused_shard_of_a_real_source_passes_every_check_and_equals_a_build(small_store, tmp_path):
+    scenes = sorted({row.scene_id for row in VinOfflineStore.open(small_store).rows()})
+    lists = ({"train": scenes}, {"train": scenes[1:], "val": scenes[:1]})
+    source = SourceConfig(store_dir=small_store, splits=("train",))
+    whole, part, fresh = (
+        real(tmp_path / folder, small_store, rows_per_shard=2, split={"mode": "explicit", "scenes": listed}).model_copy(
+            update={"source": source}
+        )
+        for folder, listed in (("out", lists[0]), ("out", lists[1]), ("fresh", lists[1]))
+    )
+    assert [shard.outcome for shard in run_campaign(whole).shards] == ["built"] * 2
+    assert [shard.outcome for shard in run_campaign(part).shards] == ["reused"]
+    entry = read_rollout_shard_manifest(part)[0]
+    assert not examine_shard(part, entry).all_findings()
+    reused = markers.read_owner(tmp_path / "out/shards/shard-000000")
+
+    (tmp_path / "fresh").mkdir()
+    shutil.copy(tmp_path / "out/plan.jsonl", tmp_path / "fresh")
+    built = run_rollout_shard(fresh, entry)
+    assert built.outcome == "built" and built.owner.content_sha256 == reused.content_sha256
+    assert [row.records for row in reused.rows] == [row.records for row in built.owner.rows] and reused.records
+    documents = ("manifest.json", "zarr.json")
+    assert tree_of(tmp_path / "out/shards/shard-000000", *documents) == tree_of(built.shard_dir, *documents)
+
+
+def test_shards_that_were_set_aside_are_reused_on_the_way_back(four_scenes, tmp_path):
+    before = {entry.shard_id: tree_of(tmp_path / "shards" / entry.shard_id) for entry in four_scenes.plan().entries}
+    moved(four_scenes, mode="explicit", scenes={"val": ["room-train-00001"]}, rest="train").run_all()
+    results = [four_scenes.run(entry) for entry in four_scenes.plan().entries]
+    assert [result.outcome for result in results] == ["already_finished", "reused", "already_finished", "reused"]
+    assert all(tree_of(result.shard_dir) == before[result.shard_id] for result in results)
+
+
+def test_a_former_shard_that_is_damaged_is_not_reused(renumbered):
+    before, edited = renumbered
+    entries = edited.plan().entries
+    column = before.config.shards.output_dir / "shards/shard-000003/rollouts.zarr/steps/step_index/c/0"
+    column.write_bytes(column.read_bytes()[:-1] + b"?")
+    assert edited.run(entries[1]).outcome == "built"
+
+
+def test_a_former_shard_that_no_longer_passes_validation_is_built_again(renumbered, monkeypatch):
+    _, edited = renumbered
+    entries = edited.plan().entries
+    refused = NotReadBack("a rule that was added since")
+    monkeypatch.setattr(reuse.markers, "validate_and_seal", Mock(side_effect=refused))
+    result = edited.run(entries[1])
+    assert result.outcome == "built" and result.owner.reused_from is None
+
+
+TAKE_OVER_STEPS = ("reuse/before", "reuse/after", "owner/after", "rename/before", "success/before")
+
+
+def killed_at(step, campaign, entry):
+    """Whether SIGKILL ended a process that was finishing a shard at a step."""
+    process = os.fork()
+    if process == 0:
+        campaign.run(entry, lambda reached: os.kill(os.getpid(), signal.SIGKILL) if reached == step else None)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+
+
+def test_a_take_over_that_is_killed_or_interrupted_anywhere_is_made_again_by_the_next_run(renumbered):
+    _, edited = renumbered
+    entry = edited.plan().entries[1]
+    layout = CampaignLayout(edited.config.shards.output_dir)
+    final = layout.shard(entry.shard_id)
+
+    def interrupt(reached):
+        if reached == step:
+            raise KeyboardInterrupt
+
+    for step in TAKE_OVER_STEPS:
+        assert killed_at(step, edited, entry) and shard_problems(final, entry, None, deep=True)
+        with pytest.raises(KeyboardInterrupt):
+            edited.run(entry, interrupt)
+        assert not final.exists() and not list(layout.staging.iterdir())
+    assert edited.run(entry).outcome == "reused"
 
 
 SCENE_LISTS = st.lists(st.booleans(), min_size=6, max_size=6)

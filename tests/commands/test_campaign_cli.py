@@ -149,3 +149,10 @@ def test_a_campaign_without_any_record_and_one_without_its_device_fail(campaign,
     Path(campaign).write_text(text.replace("[oracle]", "[oracle]\nfusion_voxel_m = 1e-9"))
     refused = run("config", "validate", campaign)
     assert refused.returncode == 2 and "fusion_voxel_m" in refused.stderr + refused.stdout
+
+
+@pytest.mark.slow
+def test_a_run_may_promote_in_the_same_breath(campaign, tmp_path):
+    done = run("campaign", "run", "-c", campaign, "--promote")
+    assert done.returncode == 0 and "4 built" in done.stdout and "is now v000001" in done.stdout
+    assert (tmp_path / "out" / "rollouts.zarr" / "train").is_dir()

@@ -12,19 +12,20 @@ from rollout_assets.learning.checkpoints import PolicyCard, observed_arrays, par
 from rollout_assets.learning.network import ViewNetwork
 
 OBSERVATION = ObservationConfig(points=16, history=2)
+NETWORK = NetworkConfig(patches=2, width=8, heads=2, layers=1)
 
 
 def write_checkpoint(path: Path, scenes: tuple[str, ...]) -> Path:
     """The file, trained on these scenes if one believes it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = ViewNetwork(NetworkConfig())
+        network = ViewNetwork(NETWORK)
     card = PolicyCard(
         head="gain",
         observation=OBSERVATION,
         observation_layout=OBSERVATION.layout_hash,
         observation_arrays=observed_arrays(),
-        network=NetworkConfig(),
+        network=NETWORK,
         candidates=4,
         parameters=parameter_count(network.state_dict()),
         training_config_hash="0" * 64,

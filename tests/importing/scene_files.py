@@ -89,23 +89,39 @@ def write_obj(path: Path, parts: Sequence[Part] = ROOM, scale: float = 1.0, y_up
     path.write_text("\n".join(lines) + "\n")
 
 
-def write_ply(path: Path, parts: Sequence[Part] = ROOM, column: str | None = "object_id", corners: int = 3) -> None:
-    """A Z-up binary PLY file; the instance column counts parts from 1, as structure without a class file is 0."""
+def write_ply(
+    path: Path,
+    parts: Sequence[Part] = ROOM,
+    column: str | None = "object_id",
+    corners: int = 3,
+    of: str = "face",
+) -> None:
+    """A Z-up binary PLY file; the instance column counts parts from 1, as structure without a class file is 0.
+
+    The column belongs to faces, or, ``of`` vertices, to those.
+    """
     polygons = triangles() if corners == 3 else np.array(_QUADS)
     vertices = np.concatenate([part.corners for part in parts]).astype("<f4")
     faces = np.concatenate([polygons + 8 * number for number in range(len(parts))])
     labels = np.repeat(np.arange(len(parts)) + 1, len(polygons))
     labels[labels <= sum(part in STRUCTURE for part in parts)] = 0
-    fields = [("count", "u1"), ("corners", "<i4", (corners,))] + ([("label", "<i4")] if column else [])
+    on_faces, on_vertices = (column is not None and of == element for element in ("face", "vertex"))
+    fields = [("count", "u1"), ("corners", "<i4", (corners,))] + ([("label", "<i4")] if on_faces else [])
     rows = np.zeros(len(faces), fields)
     rows["count"], rows["corners"] = corners, faces
-    if column:
+    if on_faces:
         rows["label"] = labels
+    if on_vertices:
+        points = np.zeros(len(vertices), [("at", "<f4", (3,)), ("label", "<i4")])
+        points["at"], points["label"] = vertices, np.repeat(labels[:: len(polygons)], 8)
+        vertices = points
+    instance = f"property int {column}\n"
     header = (
         f"ply\nformat binary_little_endian 1.0\nelement vertex {len(vertices)}\n"
         "property float x\nproperty float y\nproperty float z\n"
-        f"element face {len(faces)}\nproperty list uchar int vertex_indices\n"
-        + (f"property int {column}\n" if column else "")
+        + (instance if on_vertices else "")
+        + f"element face {len(faces)}\nproperty list uchar int vertex_indices\n"
+        + (instance if on_faces else "")
         + "end_header\n"
     )
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,7 @@
 """Up axis, units, floor and handedness of mesh files."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,21 @@ def test_the_floor_is_the_top_of_its_slab_and_not_a_table():
     table = Part("Table", (0, 0, 0.7), (3.0, 2.0, 0.05))
     vertices, faces = room(parts=(*STRUCTURE, table))
     assert recognise_frame(vertices, faces, ".ply", "auto", "auto").floor_m == pytest.approx(0.0, abs=0.01)
+
+
+def storeys(count):
+    """Rooms on top of each other, with their furniture."""
+    raised = [(part, 2.7 * storey) for storey in range(count) for part in ROOM]
+    return tuple(replace(part, at=(part.at[0], part.at[1], part.at[2] + height)) for part, height in raised)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_several_storeys_are_said_and_the_lowest_is_the_floor(count):
+    vertices, faces = room(parts=storeys(count), shift=(0.0, 0.0, 0.5))
+    frame = recognise_frame(vertices, faces, ".ply", "auto", "auto")
+    assert (frame.up, frame.units) == ("z", "m") and frame.floor_m == pytest.approx(0.5, abs=0.03)
+    floors = ", ".join(f"{2.7 * storey:.1f}" for storey in range(count))
+    assert frame.notes[0].startswith(f"{count} storeys, with floors at {floors} m: walks are made on the lowest")
 
 
 def test_a_mirrored_scene_is_refused_with_what_to_do(tmp_path):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from rollout_assets.errors import ImportRefused, SourceError
 from rollout_assets.files import tree_digests
 from rollout_assets.importing.config import ImportConfig
 from rollout_assets.importing.import_store import import_scenes
+from rollout_assets.reports.store_report import write_store_report
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.sources.audit import audit_store
 from rollout_assets.sources.vin_store import VinOfflineStore
@@ -188,6 +191,17 @@ def test_scenes_with_the_same_mesh_share_a_split(tmp_path):
     assert len(rooms) == 1 and {row.split for row in rows} == {"train", "val"}
 
 
+def test_a_house_of_two_storeys_is_walked_on_the_lower_one(tmp_path):
+    upstairs = [replace(part, at=(part.at[0], part.at[1], part.at[2] + 2.7)) for part in ROOM]
+    write_glb(tmp_path / "scenes" / "house.glb", (*ROOM, *(replace(p, name=f"{p.name}_up") for p in upstairs)))
+    summary = import_scenes(tmp_path / "scenes", tmp_path / "store", SMALL)
+    report = summary.scenes[0]
+    assert report.objects == 2 * len(OBJECTS) and any("2 storeys" in note for note in report.notes)
+    row = VinOfflineStore.open(tmp_path / "store").rows()[0]
+    sample = VinOfflineStore.open(tmp_path / "store").sample(row)
+    assert sample.truth.gt_boxes.boxes.centers_world[:, 2].max() < 2.6
+
+
 def test_a_mesh_file_by_itself_is_a_scene(tmp_path):
     write_glb(tmp_path / "scenes" / "kitchen.glb")
     summary = import_scenes(tmp_path / "scenes", tmp_path / "store", SMALL)
@@ -276,10 +290,16 @@ print(summary.scenes[0].faces, summary.scenes[0].objects, resource.getrusage(res
 
 
 @pytest.mark.slow
-def test_five_million_faces_are_imported_within_two_gigabytes(tmp_path):
+def test_five_million_faces_are_imported_within_two_gigabytes_promoted_and_shown(tmp_path):
     write_fine_ply(tmp_path / "scenes" / "fine" / "mesh.ply", cells=127)
     command = [sys.executable, "-c", _MEASURED, str(tmp_path / "scenes"), str(tmp_path / "store")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     faces, objects, peak_kb = (int(word) for word in done.stdout.split())
     assert faces > 5_000_000 and objects == len(OBJECTS)
     assert peak_kb < 2_000_000
+    config = load_campaign(str(write_tiny_campaign(tmp_path, tmp_path / "store")))
+    assert run_campaign(config).ok
+    promoted = promote_rollout_campaign(config)
+    page = tmp_path / "page.html"
+    write_store_report(RolloutZarrStoreReader(promoted.store_dir / "train"), page, campaign=config)
+    assert max(path.stat().st_size for path in (page, *tmp_path.glob("page_rollouts/*"))) < 20_000_000

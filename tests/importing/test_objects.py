@@ -1,15 +1,18 @@
 """Objects of named nodes, instance columns and objects.json, and the boxes around them."""
 
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 
-from rollout_assets.errors import SourceError
+from rollout_assets.errors import MeshError, SourceError
 from rollout_assets.importing.config import ImportConfig
 from rollout_assets.importing.objects import class_name_of, is_structure, upright_box
 from rollout_assets.importing.scene_folder import SceneFolder
 from rollout_assets.importing.understanding import understand
+from rollout_assets.sources.ply import read_labelled_ply
 from rollout_assets.synthetic.scene import STRUCTURE as NO_OBJECT
 from tests.importing.scene_files import OBJECTS, ROOM, STRUCTURE, write_glb, write_objects, write_ply
 
@@ -51,7 +54,9 @@ def test_a_name_gives_the_class(name, expected):
     assert class_name_of(name) == expected
 
 
-@pytest.mark.parametrize("name", ["Wall", "wall_north.003", "Floor", "Ceiling_mesh", "WINDOW frame", "Bed Room wall"])
+@pytest.mark.parametrize(
+    "name", ["Wall", "wall_north.003", "Floor", "Ceiling_mesh", "WINDOW frame", "Bed Room wall", "ceiling_upstairs"]
+)
 def test_structure_is_known_by_name(name):
     assert is_structure(class_name_of(name))
 
@@ -61,7 +66,16 @@ def test_objects_are_no_structure_because_their_name_starts_like_it(name):
     assert not is_structure(class_name_of(name))
 
 
-@pytest.mark.parametrize("write", [write_glb, write_ply, lambda path: write_ply(path, corners=4)])
+@pytest.mark.parametrize(
+    "write",
+    [
+        write_glb,
+        write_ply,
+        lambda path: write_ply(path, corners=4),
+        lambda path: write_ply(path, of="vertex"),
+        lambda path: write_ply(path, of="vertex", corners=4),
+    ],
+)
 def test_a_mesh_gives_twenty_objects_with_exact_boxes(tmp_path, write):
     ending = "glb" if write is write_glb else "ply"
     write(tmp_path / "room" / f"mesh.{ending}")
@@ -83,6 +97,29 @@ def test_instances_without_class_names_are_objects_of_one_class(tmp_path, column
     known = understood(tmp_path / "room")
     assert known.class_names == ("object",) and known.objects_from == f"column {column}"
     assert len(known.scene.boxes) == len(OBJECTS)
+
+
+def test_a_face_belongs_to_the_instance_of_most_of_its_corners_or_of_the_first():
+    vertices = np.zeros(5, [("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("instance", "<u2")])
+    vertices["instance"] = [7, 8, 8, 9, 7]
+    faces = np.zeros(4, [("count", "u1"), ("corners", "<i4", (3,))])
+    faces["count"], faces["corners"] = 3, [(0, 1, 2), (1, 3, 2), (3, 0, 1), (4, 0, 1)]
+    assert _labels_of(vertices, faces) == [8, 8, 9, 7]
+    faces["corners"][0] = (0, 1, 5)
+    with pytest.raises(MeshError, match="a face names vertex 5, but there are 5 vertices"):
+        _labels_of(vertices, faces)
+
+
+def _labels_of(vertices, faces):
+    header = (
+        "ply\nformat binary_little_endian 1.0\nelement vertex 5\nproperty float x\nproperty float y\n"
+        "property float z\nproperty ushort instance\nelement face 4\nproperty list uchar int vertex_indices\n"
+        "end_header\n"
+    )
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "mesh.ply"
+        path.write_bytes(header.encode() + vertices.tobytes() + faces.tobytes())
+        return read_labelled_ply(path, ("instance",)).labels.tolist()
 
 
 def test_replicas_semantic_file_names_instances(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from rollout_assets.rollouts import rollout_store_inventory_rows
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.foreign.convert import convert_store
 from rollout_assets.sources.vin_store import VinOfflineStore
+from tests.commands.in_process import call
 from tests.inspection.conftest import campaign_of, write_campaign
 from tests.rollouts.zarr_store.research_store import write_research_store
 
@@ -124,6 +126,21 @@ def test_so_does_every_other_way_in(newer: Path, tmp_path: Path) -> None:
     assert said in str(finding)
     (row,) = rollout_store_inventory_rows([newer]).to_dicts()
     assert row["status"] == "stale" and said in row["problem"]
+
+
+@pytest.mark.parametrize("verb", ["inspect replay STORE", "inspect second-opinion STORE --limit 1"])
+def test_what_reads_the_source_again_names_its_unknown_version_in_one_line(
+    research: Path, store_copy: Path, every_step: CampaignConfig, tmp_path: Path, verb: str
+) -> None:
+    manifest = store_copy / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 12}))
+    source = every_step.source.model_copy(update={"store_dir": store_copy})
+    campaign = tmp_path / "campaign.toml"
+    campaign.write_text(toml_text(every_step.model_copy(update={"source": source})))
+    words = [str(research) if word == "STORE" else word for word in verb.split()]
+    done = call(*words, "--campaign", str(campaign))
+    said = f"{store_copy}: format version 12 is not supported; versions 7 to 11 can be read"
+    assert done.code == 2 and [line for line in done.err.splitlines() if line] == [f"error: {said}"], done
 
 
 def test_inventory_finds_it_valid(research: Path) -> None:

@@ -12,7 +12,7 @@ from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from rollout_assets.geometry.voxels import VoxelGrid, voxel_keys
 from rollout_assets.oracle import naive
-from rollout_assets.oracle.fusion import FusedCloud
+from rollout_assets.oracle.fusion import FusedCloud, fusion_grid
 from rollout_assets.oracle.raycast import EVERYWHERE, ViewPoints, render_depth
 from tests.oracle.rooms import CAMERA, room_mesh, root_points, views
 
@@ -28,6 +28,17 @@ def test_extending_keeps_the_first_point_of_every_voxel(seed: int, current: int,
     slow = naive.fuse(np.zeros((0, 3), np.float32), first, VoxelGrid(0.02))
     assert np.array_equal(cloud.points, slow)
     assert np.array_equal(cloud.extended(second).points, naive.fuse(slow, second, VoxelGrid(0.02)))
+
+
+@pytest.mark.parametrize(("origin", "undecided_mm"), [("zero", 0), ("half_voxel", 10), ("off_grid", None)])
+def test_rounding_decides_only_on_the_borders_of_the_grid(origin: str, undecided_mm: int | None) -> None:
+    """Which voxel a surface at a whole millimetre is in, with noise to both sides of it."""
+    grid = fusion_grid(OracleConfig(voxel_origin=origin))
+    millimetres = np.arange(-6_000, 6_000)
+    places = np.repeat(millimetres[:, None] * 1e-3, 3, axis=1)
+    undecided = millimetres[grid.keys(places - 1e-6) != grid.keys(places + 1e-6)]
+    expected = [] if undecided_mm is None else millimetres[millimetres % 20 == undecided_mm]
+    assert undecided.tolist() == list(expected)
 
 
 def test_a_table_holds_exactly_the_voxels_of_its_points() -> None:

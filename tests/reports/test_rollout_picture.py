@@ -8,12 +8,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import trimesh
 
 from rollout_assets.config import load_campaign
 from rollout_assets.reports import suspicious_rows
 from rollout_assets.reports.rollout_picture import StoredPictures, Surroundings
 from rollout_assets.reports.rollout_traces import scene_cuts
-from rollout_assets.reports.scene_cut import outline_at, slab
+from rollout_assets.reports.scene_cut import outline_at, slab, thinned
 from rollout_assets.reports.store_report import write_store_report
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.rollouts.trace import RolloutZarrRecord
@@ -67,6 +68,20 @@ def test_a_doorway_is_open_and_no_wall_reaches_above_the_cut():
 def area(triangles: np.ndarray) -> float:
     edges = triangles[:, 1:] - triangles[:, :1]
     return float(np.linalg.norm(np.cross(edges[:, 0], edges[:, 1]), axis=1).sum() / 2)
+
+
+def test_a_mesh_for_pictures_has_few_faces_and_keeps_its_shape():
+    sphere = trimesh.creation.icosphere(subdivisions=6, radius=1.0)
+    wall = trimesh.creation.box((4.0, 0.1, 2.0), transform=trimesh.transformations.translation_matrix((0, 3, 0)))
+    for _ in range(6):
+        wall = wall.subdivide()
+    whole = trimesh.util.concatenate([sphere, wall])
+    vertices, faces = thinned(whole.vertices.astype(np.float32), whole.faces.astype(np.int32), 20_000)
+    assert 5_000 < len(faces) <= 20_000 < len(whole.faces)
+    small = trimesh.Trimesh(vertices, faces, process=False)
+    assert small.area == pytest.approx(whole.area, rel=0.02) and np.allclose(small.bounds, whole.bounds, atol=0.02)
+    same = thinned(vertices, faces, len(faces))
+    assert same[0] is vertices and same[1] is faces
 
 
 def test_slabs_add_up_and_the_outline_of_a_box_is_its_perimeter():

@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 import trimesh
 
+from rollout_assets.campaigns.promotion import promote_rollout_campaign
+from rollout_assets.campaigns.run import run_campaign
+from rollout_assets.config import load_campaign
 from rollout_assets.errors import MeshError
+from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.synthetic.furniture_files import load_furniture
 from rollout_assets.synthetic.furniture_repair import FurnitureFile, RepairedFurniture, class_of, repair_furniture
+from rollout_assets.testing.tiny_campaign import write_tiny_campaign
 from tests.commands.in_process import call
 
 QUADS = ((1, 2, 4, 3), (5, 7, 8, 6), (1, 5, 6, 2), (3, 4, 8, 7), (1, 3, 7, 5), (2, 6, 8, 4))
@@ -122,10 +127,40 @@ def test_what_cannot_be_used_is_refused_with_its_reason(tmp_path, text, reason):
         ("armchair3", "sofa"),
         ("table_football", "table"),
         ("vase2", "vase"),
+        ("full-bookcase", "shelf"),
+        ("couch", "sofa"),
     ],
 )
 def test_camel_case_and_special_names_tell_the_class(name, expected):
     assert class_of(Path(f"{name}.obj")) == expected
+
+
+def test_files_of_unpacked_archives_are_found_in_their_folders(tmp_path):
+    for name in ("kator/chair/chair.obj", "scopia/chair/chair.obj", "scopia/table.obj"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_box(tmp_path / name)
+    (tmp_path / "scopia/chair/chair.mtl").touch()
+    furniture = load_furniture(tmp_path, 1_000)
+    named = {report.file: report.class_name for report in furniture.files}
+    assert named == {"kator/chair/chair.obj": "chair", "scopia/chair/chair.obj": "chair", "scopia/table.obj": "table"}
+
+
+@pytest.mark.slow
+def test_homes_of_messy_files_become_a_promoted_store(tmp_path):
+    folder = tmp_path / "furniture"
+    sizes = {"chair": (50, 90, 45), "table": (120, 74, 80), "sofa": (190, 80, 85), "bed": (200, 50, 140)}
+    sizes |= {"bookcase": (80, 180, 30), "lamp": (40, 150, 40), "plant": (50, 90, 50), "dresser": (100, 90, 50)}
+    for name, size in sizes.items():
+        (folder / name).mkdir(parents=True)
+        write_box(folder / name / f"{name}.obj", size, quads=[*(quad[::-1] for quad in QUADS), QUADS[0]])
+    options = ("--scenes", "2", "--snippets", "1", "--faces", "30000", "--furniture", str(folder), "--workers", "1")
+    assert call("source", "build", str(tmp_path / "store"), *options).code == 0
+    config = load_campaign(str(write_tiny_campaign(tmp_path, tmp_path / "store")))
+    assert run_campaign(config).ok
+    promoted = promote_rollout_campaign(config)
+    assert sorted(split.split for split in promoted.splits) == ["train", "val"]
+    for split in promoted.splits:
+        assert not validate_rollout_zarr_store(promoted.store_dir / split.split, deep=True).findings
 
 
 def test_a_build_tells_what_was_done_to_each_file(tmp_path):

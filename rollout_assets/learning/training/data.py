@@ -13,7 +13,7 @@ from rollout_assets.errors import StoreError, TrainingError
 from rollout_assets.learning.iterable import QHIterableDataset, QHLoader
 from rollout_assets.learning.observation_source import ObservationSource
 from rollout_assets.learning.pinned import open_stores
-from rollout_assets.learning.state_filter import StateFilter, divide_scenes, scenes_in
+from rollout_assets.learning.state_filter import StateFilter, by_hash, divide_scenes, scenes_in
 from rollout_assets.rollouts.zarr_store.open_store import split_location
 from rollout_assets.rollouts.zarr_store.schema import Q_H
 
@@ -131,12 +131,11 @@ def _refuse_nothing(config: TrainingConfig) -> None:
 def _divided(config: TrainingConfig, scenes: Sequence[str]) -> tuple[list[str], list[str]]:
     """Scenes to train on, at most ``homes``, and those held out for validation."""
     if config.validation.stores:
-        train, held_out = list(scenes), []
-    elif len(scenes) < 2:
+        return by_hash(scenes, config.validation.seed)[: config.homes], []
+    if len(scenes) < 2:
         raise TrainingError(
             f"the stores have {len(scenes)} scene, and at least two are needed to hold one out; "
             "name other stores in validation.stores"
         )
-    else:
-        train, held_out = divide_scenes(scenes, config.validation.share, config.validation.seed)
+    train, held_out = divide_scenes(scenes, config.validation.share, config.validation.seed)
     return train[: config.homes], held_out

@@ -70,7 +70,7 @@ class Learner:
         if not math.isfinite(value):
             raise TrainingError(f"the loss of batch {number} is {value}; try a smaller optimizer.learning_rate")
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(self.network.parameters(), self.config.optimizer.max_gradient_norm)
         self.optimizer.step()
         self._follow()

@@ -218,7 +218,7 @@ class _Run:
         return RunIdentity(
             config=self.config.hashable(),
             stores=self.data.versions,
-            scenes=[*self.data.train_scenes, *self.data.validation_scenes],
+            scenes=[*self.data.train_scenes, *self.data.judged_scenes],
         )
 
     def _card(self) -> PolicyCard:
@@ -262,7 +262,7 @@ class _Run:
             "config_hash": self.config.config_hash,
             "stores": self.data.versions,
             "scenes": self.data.train_scenes,
-            "validation_scenes": self.data.validation_scenes,
+            "validation_scenes": self.data.judged_scenes,
             "states": {"train": self.data.states, "validation": self.data.validation_states},
             "parameters": parameter_count(self.best),
             "checkpoint_sha256": result.checkpoint_sha256,

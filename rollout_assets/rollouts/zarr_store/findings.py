@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -64,6 +66,16 @@ def merge_findings(findings: list[Finding]) -> tuple[Finding, ...]:
         elif finding.row is not None:
             merged[key] = replace(first, count=first.count + finding.count)
     return tuple(merged.values())
+
+
+def one_of_each_first(findings: Sequence[Finding]) -> list[Finding]:
+    """The first finding of every check, then the second of each, and so on, so that no check drowns another."""
+    rounds: Counter[str] = Counter()
+    keyed = []
+    for finding in findings:
+        keyed.append((rounds[finding.check], finding))
+        rounds[finding.check] += 1
+    return [finding for _, finding in sorted(keyed, key=itemgetter(0))]
 
 
 def _shown(value: Any) -> str:

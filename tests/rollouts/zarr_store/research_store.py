@@ -89,7 +89,7 @@ def columns() -> dict[str, np.dtype[Any]]:
     }
 
 
-def write_research_store(path: Path, ours: Path, crops: int = 0) -> Path:
+def write_research_store(path: Path, ours: Path, crops: int = 0, chunk_rows: int = 1_000) -> Path:
     """Write the rows of a store of ours, whose training view holds every step, as the research code would."""
     given = zarr.open_group(ours, mode="r")
     root = zarr.create_group(path, zarr_format=3)
@@ -101,7 +101,7 @@ def write_research_store(path: Path, ours: Path, crops: int = 0) -> Path:
     values["metadata/reason_code_bits"] = np.arange(24, dtype="u2")
     values["target_eval_crops/crop_policy_dictionary"] = _text([CROP_POLICY] if crops else [])
     for name, array in values.items():
-        _write(root, name, array)
+        _write(root, name, array, chunk_rows)
     _write_attributes(root, values, dict(given.attrs))
     _write_manifest(path, root, dict(given.attrs))
     return path
@@ -112,9 +112,15 @@ def change(path: Path, array: str, row: int | tuple[int, ...], value: object) ->
     zarr.open_array(path / array, mode="r+")[row] = value
 
 
-def _write(root: zarr.Group, name: str, values: np.ndarray) -> None:
+def _write(root: zarr.Group, name: str, values: np.ndarray, chunk_rows: int) -> None:
     table, column = name.split("/")
-    chunk = 16 if table == "selected_depth" else 1_000 if values.ndim == 1 else 400
+    chunk = (
+        16
+        if table == "selected_depth" and values.ndim == 3
+        else chunk_rows
+        if values.ndim == 1
+        else chunk_rows // 5 * 2
+    )
     is_depth = name in ("selected_depth/depth_m", "selected_depth/valid_mask")
     codec = {"compressors": BloscCodec(cname="zstd", clevel=5, shuffle="bitshuffle")} if is_depth else {}
     chunks = (max(min(chunk, len(values)), 1), *(max(size, 1) for size in values.shape[1:]))
