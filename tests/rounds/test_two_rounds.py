@@ -30,8 +30,7 @@ def run(*arguments: str) -> dict[str, Any]:
 
 
 def promote(campaign: Path) -> CampaignLayout:
-    run("campaign", "run", "-c", str(campaign))
-    run("campaign", "promote", "-c", str(campaign))
+    run("campaign", "run", "-c", str(campaign), "--promote")
     return CampaignLayout(load_campaign(campaign).shards.output_dir)
 
 
