@@ -1,5 +1,6 @@
 """Promises that are made about the demo campaign as a whole: its scenes, its recipes, all of its rows."""
 
+import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -7,7 +8,11 @@ import numpy as np
 import pytest
 
 from rollout_assets.config import CampaignConfig, load_campaign
+from rollout_assets.config.observation import ObservationConfig
+from rollout_assets.learning.observed_states import ObservedStates
+from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
 from rollout_assets.rollouts.generator import RolloutGenerator
+from rollout_assets.rollouts.observing import StateObserver
 from rollout_assets.rollouts.trace import NOT_SELECTED, RolloutChain, RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig, RolloutZarrStoreReader, write_rollout_zarr_store
 from rollout_assets.sources.vin_store import VinOfflineStore
@@ -114,3 +119,33 @@ def test_what_the_engine_made_comes_back_from_the_store_field_by_field(records, 
             assert_same_chain(stored.chain, chain)
             row += 1
     assert row == reader.num_rows("rollouts") > 20
+
+
+def test_what_the_actor_knew_is_the_same_from_the_store_and_live(store, records, tmp_path):
+    """Every state of every chain of the demo's training rows, to the bit, also from a source without its meshes."""
+    config, what = demo(), ObservationConfig()
+    made = [record for record in records if record.lineage.split == "train"]
+    reader = RolloutZarrStoreReader(
+        write_rollout_zarr_store(tmp_path / "train", made, RolloutZarrStoreConfig.from_campaign(config))
+    )
+    generator = RolloutGenerator(config, store)
+    roots = {
+        (root.actor.identity.sample_key, root.match.target.target_id): root
+        for row in store.rows("train")
+        for root in generator.prepare(row).roots
+    }
+    requests, steps_left = [], []
+    for record in made:
+        for chain in record.chains:
+            path: tuple[int, ...] = ()
+            for depth, step in enumerate(chain.steps):
+                root = roots[record.lineage.source_sample_key, record.lineage.target_id]
+                requests.append(StateRequest(root, config.seed, path))
+                steps_left.append(record.horizon - depth)
+                path = (*path, step.selection.selected_shell_index)
+    live = StateObserver(StateEvaluator(config, generator.scorer), what).observe(requests, steps_left)
+    shutil.copytree(store.root, tmp_path / "blind", ignore=shutil.ignore_patterns("meshes"))
+    blind = VinOfflineStore.open(tmp_path / "blind")
+    stored = ObservedStates(reader, blind, what).observations(range(reader.num_rows("steps")))
+    assert len(stored) == len(requests) > 300
+    assert [name for name, values in stored.arrays().items() if values.tobytes() != live.arrays()[name].tobytes()] == []
