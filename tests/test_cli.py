@@ -110,6 +110,7 @@ def test_check_exits_2_on_damage_and_prints_json(store_copy):
     assert facts["broken"] == ["splits/val.npy: missing"]
 
 
+@pytest.mark.ci
 def test_build_append_and_refusal_of_an_existing_destination(tmp_path):
     store = str(tmp_path / "homes")
     options = ["--scenes", "1", "--snippets", "1", "--faces", "30000", "--workers", "1", "--json"]
@@ -122,6 +123,7 @@ def test_build_append_and_refusal_of_an_existing_destination(tmp_path):
     assert json.loads(run("source", "append", store, "--json").stdout)["num_samples"] == 2
 
 
+@pytest.mark.ci
 def test_rollout_shows_steps_and_writes_a_page(small_store, tmp_path):
     campaign = tmp_path / "campaign.toml"
     campaign.write_text(f"name = 'test'\n[source]\nstore_dir = '{small_store}'\n")

@@ -13,6 +13,7 @@ from rollout_assets.benchmarks.results import render, to_json
 from rollout_assets.benchmarks.store import SMALL_ROWS, benchmark_store
 
 
+@pytest.mark.ci
 def test_a_small_benchmark_measures_everything(tmp_path: Path) -> None:
     result = benchmark_store(SMALL_ROWS, depth_steps=16, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -354,6 +354,7 @@ def test_splits_without_any_record_have_no_child(tmp_path):
 
 
 @pytest.mark.parametrize(("rows_per_shard", "workers"), [(3, 2), (7, 1)])
+@pytest.mark.ci
 def test_resharding_and_workers_give_the_same_promoted_content(
     small_store, one_row_a_shard, tmp_path, rows_per_shard, workers
 ):
@@ -376,6 +377,7 @@ def one_row_a_shard(small_store, tmp_path_factory):
     return found
 
 
+@pytest.mark.ci
 def test_the_benchmark_reports_what_it_measured():
     result = benchmark_promotion(shards=4, rows_per_shard=1, depth_px=8)
     assert result.equals_from_start and result.reader_undisturbed

@@ -103,6 +103,7 @@ def test_a_list_that_matches_nothing_is_refused_at_planning(campaign, source):
         write_rollout_shard_manifest_from_config(load_campaign(campaign, settings))
 
 
+@pytest.mark.ci
 def test_targets_are_chosen_on_the_command_line(campaign, source):
     table = boxes(source, 0, load_campaign(campaign))
     name = table.target_id[-1]

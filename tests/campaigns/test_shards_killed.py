@@ -317,6 +317,7 @@ def next_promotion(zygote: Zygote, folder: Path) -> tuple[PromotionVictim, list[
     return promotion_victim(zygote, folder / "next", grown=True)
 
 
+@pytest.mark.ci
 def test_a_promotion_killed_at_each_named_step_is_done_by_the_next(first_promotion):
     victim, steps = first_promotion
     for name in ("temp", "manifest", "record", "fsync", "rename", "switch"):
@@ -324,12 +325,14 @@ def test_a_promotion_killed_at_each_named_step_is_done_by_the_next(first_promoti
     run_kills(victim, shuffled(moments_of(fewer_flushes(steps)), seed=5), at_least=24)
 
 
+@pytest.mark.ci
 def test_an_incremental_promotion_killed_at_each_named_step_is_done_by_the_next(next_promotion):
     victim, steps = next_promotion
     assert "train/resumed" in steps and "val/resumed" not in steps
     run_kills(victim, shuffled(moments_of(fewer_flushes(steps)), seed=6), at_least=20)
 
 
+@pytest.mark.ci
 def test_promotions_killed_at_random_moments_are_done_by_the_next(first_promotion, next_promotion):
     run_kills(first_promotion[0], delays(first_promotion[0], 6, seed=7), at_least=4)
     run_kills(next_promotion[0], delays(next_promotion[0], 6, seed=8), at_least=4)

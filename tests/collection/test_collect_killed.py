@@ -66,6 +66,7 @@ def killed_equals_undisturbed(tmp_path, tiny_campaign, tiny_rows, tiny_server, r
     assert not (tmp_path / "killed_failures.jsonl").exists()
 
 
+@pytest.mark.ci
 def test_killed_five_times_every_key_is_there_once(tmp_path, tiny_campaign, tiny_rows, tiny_server):
     killed_equals_undisturbed(tmp_path, tiny_campaign, tiny_rows, tiny_server, repeats=20, kills=5)
 

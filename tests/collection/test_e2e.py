@@ -93,6 +93,7 @@ def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path):
     assert "nowhere.toml: no such campaign file" in told.replace("\n  ", "")
 
 
+@pytest.mark.ci
 def test_servers_go_with_a_collector_that_is_interrupted(tmp_path, tiny_campaign, tiny_train_rows):
     output = tmp_path / "out.jsonl"
     process = start("collect", tiny_train_rows, "-o", output, "-c", tiny_campaign, "--servers", 1, "--repeats", 500)

@@ -107,6 +107,7 @@ def test_wrong_input_is_one_clear_line(campaign):
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.ci
 def test_an_interrupt_ends_the_run_cleanly_and_the_next_goes_on(campaign, tmp_path, workers):
     command = [*COMMAND, "campaign", "run", "-c", campaign, "--workers", workers]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -136,6 +137,7 @@ def test_a_run_ends_with_the_rows_that_gave_nothing_and_why(store_copy, tmp_path
     assert shown.returncode == 0 and without in shown.stdout
 
 
+@pytest.mark.ci
 def test_a_campaign_without_any_record_and_one_without_its_device_fail(campaign, tmp_path):
     text = Path(campaign).read_text()
     Path(campaign).write_text(text.replace("[oracle]", '[oracle]\ndevice = "cuda:77"'))

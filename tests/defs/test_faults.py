@@ -15,18 +15,21 @@ from tests.campaigns.failing_machine import Fault, failing
 @pytest.mark.parametrize(
     "fault", [DeviceError("gone"), ReadingsDiffer("twice"), ShardFailed("full"), ShardBusy("held")]
 )
+@pytest.mark.ci
 def test_what_may_pass_is_left_to_the_retry_policy(fault):
     with pytest.raises(type(fault)), failures_for_dagster():
         raise fault
 
 
 @pytest.mark.parametrize("final", [ConfigError("no"), SourceDamaged("the store", ["a problem"])])
+@pytest.mark.ci
 def test_what_data_or_user_say_is_final(final):
     with pytest.raises(dg.Failure) as caught, failures_for_dagster():
         raise final
     assert not caught.value.allow_retries
 
 
+@pytest.mark.ci
 def test_a_fault_is_tried_again_and_the_shard_is_the_same(desk, finished_desk):
     assert retries.RETRIES.max_retries == 2
     runner = desk.runner()
@@ -43,6 +46,7 @@ def test_a_fault_is_tried_again_and_the_shard_is_the_same(desk, finished_desk):
     assert desk.content()["shard-000000"] == finished_desk[0].content()["shard-000000"]
 
 
+@pytest.mark.ci
 def test_rows_without_a_record_are_named_at_the_end(finished_desk, capsys):
     _, result = finished_desk
     assert result.skipped == ()

@@ -2,6 +2,7 @@
 
 import socket
 
+import pytest
 import zarr
 from dagster import AssetKey
 
@@ -70,6 +71,7 @@ def test_the_minima_of_the_quality_checks_are_the_campaigns(made_desk):
     assert "valid_fanout" in found and "label_yield" not in found
 
 
+@pytest.mark.ci
 def test_damage_fails_the_right_check_blocks_promotion_and_is_healed_by_one_partition(made_desk):
     before = made_desk.content()
     runner = made_desk.runner()

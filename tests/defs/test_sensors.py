@@ -64,6 +64,7 @@ def ticker(made_desk):
         yield Ticker(made_desk, instance)
 
 
+@pytest.mark.ci
 def test_appended_snippets_become_shards_once_and_promotion_follows(made_desk, ticker):
     assert ticker.sensor("tiny_new_snippets").run_requests == []
     assert "promoted" in ticker.sensor("tiny_promotion").skip_message

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
 from rollout_assets.defs.headless import CheckOutcome
 from rollout_assets.defs.keys import CHAIN
@@ -53,6 +55,7 @@ def test_a_finished_campaign_is_not_stale(made_desk):
     assert set(stale_statuses(made_desk).values()) == {"FRESH"}
 
 
+@pytest.mark.ci
 def test_an_edited_oracle_section_makes_every_shard_stale_and_a_device_none(made_desk):
     edit(made_desk.campaign, 'device = "cpu"', 'device = "auto"  # comment')
     assert stale(made_desk) == set()
@@ -62,6 +65,7 @@ def test_an_edited_oracle_section_makes_every_shard_stale_and_a_device_none(made
     assert not any(name.startswith("vin_source_rows") for name in stale_names)
 
 
+@pytest.mark.ci
 def test_after_new_snippets_the_plan_is_stale_and_the_check_names_them(made_desk):
     append_synthetic_snippets(made_desk.source, 1, workers=1)
     runner = made_desk.runner()

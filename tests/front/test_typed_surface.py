@@ -52,6 +52,7 @@ def revealed(lines: list[str]) -> list[str]:
     return [match[1] for line in lines if (match := re.match(r'note: Revealed type is "(.*)"', line))]
 
 
+@pytest.mark.ci
 def test_a_client_program_has_no_error_and_sees_no_any(mypy):
     assert [line for line in mypy["client"] if line.startswith("error")] == []
     types = revealed(mypy["client"])
@@ -59,6 +60,7 @@ def test_a_client_program_has_no_error_and_sees_no_any(mypy):
     assert [shown for shown in types if re.search(r"\bAny\b", shown)] == []
 
 
+@pytest.mark.ci
 def test_no_public_name_is_any(mypy):
     assert [line for line in mypy["names"] if line.startswith("error")] == []
     types = revealed(mypy["names"])
@@ -66,6 +68,7 @@ def test_no_public_name_is_any(mypy):
     assert "Any" not in types
 
 
+@pytest.mark.ci
 def test_a_wrong_call_and_an_untyped_name_are_seen(mypy):
     errors = "\n".join(line for line in mypy["wrong"] if line.startswith("error"))
     assert 'has incompatible type "str"; expected "int"' in errors
@@ -73,11 +76,13 @@ def test_a_wrong_call_and_an_untyped_name_are_seen(mypy):
     assert revealed(mypy["wrong"]) == ["Any"]
 
 
+@pytest.mark.ci
 def test_the_package_says_that_it_is_typed():
     assert (Path(rollout_assets.__file__).parent / "py.typed").exists()
 
 
 @pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.ci
 def test_every_name_of_a_stub_can_be_loaded(package):
     module = importlib.import_module(package)
     assert [name for name in module.__all__ if getattr(module, name, None) is None] == []

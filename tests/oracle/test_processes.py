@@ -28,6 +28,7 @@ def after_of_views(seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.ci
 def test_worker_processes_give_the_same_bits(method: str) -> None:
     expected = [after_of_views(seed) for seed in range(4)]
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
@@ -39,6 +40,7 @@ def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env, cwd=ROOT)
 
 
+@pytest.mark.ci
 def test_nothing_is_printed_on_stdout_and_the_kernel_cache_is_used_again(tmp_path: Path) -> None:
     code = "from tests.oracle.test_processes import after_of_views; after_of_views(0)"
     assert _run(code, WARP_CACHE_PATH=str(tmp_path)).stdout == ""

@@ -110,6 +110,7 @@ def test_progress_counts_sections(reader: RolloutZarrStoreReader, tmp_path: Path
     assert [event.done for event in events] == list(range(1, len(PARTS) + 1))
 
 
+@pytest.mark.ci
 def test_a_stored_rollout_in_3d(reader: RolloutZarrStoreReader, tmp_path: Path) -> None:
     plot_stored_rollout(reader, 0, None, tmp_path / "rollout.html")
     html = (tmp_path / "rollout.html").read_text("utf-8")

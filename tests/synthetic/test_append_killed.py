@@ -69,6 +69,7 @@ def _content(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("step", range(COMPLETE))
+@pytest.mark.ci
 def test_a_killed_append_changes_nothing_for_readers_and_is_repaired_by_the_next(killed: Path, step: int) -> None:
     store = killed / f"killed-{step}"
     before, after = VinOfflineStore.open(killed / "source"), VinOfflineStore.open(store)

@@ -140,6 +140,7 @@ def test_the_same_seed_gives_the_same_bytes(built: Path, tmp_path: Path) -> None
     assert not set(_rows(tmp_path / "other")) & set(_rows(built))
 
 
+@pytest.mark.ci
 def test_processes_do_not_change_a_byte(tmp_path: Path) -> None:
     config = SMALL.model_copy(update={"scenes": 3, "snippets_per_scene": 1})
     events: list[ProgressEvent] = []

@@ -316,6 +316,7 @@ def test_removed_arrays_and_renamed_groups_are_reported(mutable_store: Mutable) 
     assert_reported(mutable_store, list(removals(mutable_store)), 35)
 
 
+@pytest.mark.ci
 def test_documents_edited_in_both_copies_are_reported(mutable_store: Mutable) -> None:
     mutations = [*edited_documents(mutable_store), *reordered_documents(mutable_store)]
     assert_reported(mutable_store, mutations[::7] + mutations[-4:], 45, deep_every=20)
