@@ -125,9 +125,8 @@ def test_what_the_actor_knew_is_the_same_from_the_store_and_live(store, records,
     """Every state of every chain of the demo's training rows, to the bit, also from a source without its meshes."""
     config, what = demo(), ObservationConfig()
     made = [record for record in records if record.lineage.split == "train"]
-    reader = RolloutZarrStoreReader(
-        write_rollout_zarr_store(tmp_path / "train", made, RolloutZarrStoreConfig.from_campaign(config))
-    )
+    write_rollout_zarr_store(tmp_path / "train", made, RolloutZarrStoreConfig.from_campaign(config))
+    reader = RolloutZarrStoreReader(tmp_path / "train")
     generator = RolloutGenerator(config, store)
     roots = {
         (root.actor.identity.sample_key, root.match.target.target_id): root
