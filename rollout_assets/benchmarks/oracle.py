@@ -20,6 +20,7 @@ from rollout_assets.benchmarks import oracle_results as results
 from rollout_assets.benchmarks import oracle_workloads as workloads
 from rollout_assets.benchmarks.measure import Seconds, Steps, least, peak_memory_mib, timed
 from rollout_assets.config import OracleConfig
+from rollout_assets.geometry.device_choice import hardware, peak_bytes, wait_for
 from rollout_assets.geometry.devices import resolve_device
 from rollout_assets.geometry.poses import Float32
 from rollout_assets.oracle import naive
@@ -70,7 +71,8 @@ def _measure(sizes: results.BenchmarkSizes, device: str, seed: int, step: Steps)
         second_process_cpu_s=second_process_cpu_s,
         two_process_speedup=speedup,
         two_process_cpu_speedup=cpu_speedup,
-        peak_memory_mib=peak_memory_mib() if device == "cpu" else torch.cuda.max_memory_allocated(device) / 2**20,
+        peak_memory_mib=peak_memory_mib() if device == "cpu" else peak_bytes(device) / 2**20,
+        hardware=hardware(device),
     )
 
 
@@ -239,7 +241,7 @@ def _seconds(device: str, work: Callable[[], Any]) -> float:
     def work_and_wait() -> None:
         work()
         if device != "cpu":
-            torch.cuda.synchronize(device)
+            wait_for(device)
 
     work_and_wait()
     spent = least(work_and_wait)

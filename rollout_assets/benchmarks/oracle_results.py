@@ -140,8 +140,9 @@ class OracleBenchmark:
     second_process_cpu_s: Annotated[float, Figure("  of processor time", "{:.2f} s")]
     two_process_speedup: Annotated[float, Figure("two processes over one, by wall time", "{:.2f}x")]
     two_process_cpu_speedup: Annotated[float, Figure("  by processor time", "{:.2f}x")]
+    hardware: str
     peak_memory_mib: Annotated[float, Figure("peak memory", "{:,.0f} MiB")]
 
     def __str__(self) -> str:
         kind = "CPU seconds, one core" if self.device == "cpu" else "wall seconds"
-        return f"Oracle on {self.device} ({kind}), {self.sizes}, seed {self.seed}"
+        return f"Oracle on {self.device} ({kind}), {self.sizes}, seed {self.seed}: {self.hardware}"

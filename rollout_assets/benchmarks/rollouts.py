@@ -31,7 +31,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class RolloutBenchmark:
-    """One run over some rows. Stage seconds are wall time; ``cpu_s`` is what the process used on all its threads."""
+    """One run over some rows. Stage seconds are wall time; ``cpu_s`` is what the process used on all its threads.
+
+    Kernels on a GPU run beside the host and are not waited for, so their seconds are not known here: NaN.
+    """
 
     device: str
     rows: int
@@ -44,9 +47,14 @@ class RolloutBenchmark:
     seconds_per_target: Annotated[float, Figure("wall time per target", "{:.2f} s")]
     views_per_second: Annotated[float, Figure("views scored", "{:,.0f} /s")]
     candidates_per_second: Annotated[float, Figure("candidates stored", "{:,.0f} /s")]
+    views_per_cpu_second: Annotated[float, Figure("views scored per second of one core", "{:,.0f} /s")]
     kernel_s: Annotated[float, Figure("device kernels", "{:.1f} s")]
     kernel_share: Annotated[float, Figure("device kernels, of wall time", "{:.0%}")]
+    host_cpu_s: Annotated[float, Figure("processor time outside kernels", "{:.1f} s")]
     kernel_launches: Annotated[int, Figure("kernel launches", "{:,}")]
+    single_thread_launches: Annotated[int, Figure("launches of one thread", "{:,}")]
+    copies_to_device: Annotated[int, Figure("copies to the device", "{:,}")]
+    copies_to_host: Annotated[int, Figure("copies from the device", "{:,}")]
     times_faster_than_aria_nbv_per_root: Annotated[
         float, Figure("ARIA-NBV's published time per root", "{:,.0f} x ours")
     ]
@@ -73,8 +81,10 @@ def benchmark_rollouts(
         wall, cpu = timed(lambda: deque(generator.records(chosen, progress), maxlen=0))
     stats, targets = generator.stats, max(generator.stats.targets, 1)
     stages = stats.seconds_per_stage | {"everything else": wall - sum(stats.seconds_per_stage.values())}
+    device = resolve_device(config.oracle.device)
+    on_cpu = device == "cpu"
     return RolloutBenchmark(
-        device=resolve_device(config.oracle.device),
+        device=device,
         rows=len(chosen),
         targets=stats.targets,
         rollouts=stats.rollouts,
@@ -85,9 +95,14 @@ def benchmark_rollouts(
         seconds_per_target=wall / targets,
         views_per_second=stats.views_scored / wall,
         candidates_per_second=stats.candidates / wall,
-        kernel_s=clock.seconds,
-        kernel_share=clock.seconds / wall,
+        views_per_cpu_second=stats.views_scored / cpu,
+        kernel_s=clock.seconds if on_cpu else float("nan"),
+        kernel_share=clock.seconds / wall if on_cpu else float("nan"),
+        host_cpu_s=cpu - clock.cpu_seconds,
         kernel_launches=clock.launches,
+        single_thread_launches=clock.single_thread_launches,
+        copies_to_device=clock.copies_to_device,
+        copies_to_host=clock.copies_to_host,
         times_faster_than_aria_nbv_per_root=ARIA_NBV_SECONDS_PER_ROOT / (wall / len(chosen)),
         stages=tuple(
             Stage(name, seconds, seconds / targets, seconds / wall)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_assets.geometry.poses import Float64
+from rollout_assets.geometry.poses import Float32, Float64
 
 LATTICE_AXES = np.array(
     [
@@ -37,7 +37,7 @@ class SurfaceSamples:
     triangle: NDArray[np.int64]
 
 
-def touching_box(corners: Float64, faces: NDArray[np.int32], half: Float64) -> NDArray[np.int64]:
+def touching_box(corners: Float32 | Float64, faces: NDArray[np.int32], half: Float64) -> NDArray[np.int64]:
     """Ascending faces that may reach into the box |x| < half: those not wholly beyond one of its six sides.
 
     corners: (n, 3) in the box's frame, faces: (m, 3), half: (3,).

@@ -7,6 +7,7 @@ answers are always about the whole source face.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,15 +15,17 @@ import warp as wp
 from numpy.typing import NDArray
 
 from rollout_assets.errors import GeometryError, MeshError
-from rollout_assets.geometry import bvh_build_kernels, bvh_query_kernels
+from rollout_assets.geometry import bvh_build_native, bvh_query_kernels
 from rollout_assets.geometry.devices import (
     Array,
     as_numpy,
     empty_warp,
     launch,
+    on_host,
     resolve_device,
+    run_on_host,
     to_torch,
-    to_warp,
+    upload,
     vectors,
 )
 
@@ -42,30 +45,42 @@ FARTHEST = 1e9
 """Largest coordinate of a mesh: squared distances must stay far from the end of float32."""
 
 
+@dataclass(frozen=True, eq=False)
+class BuiltTree:
+    """A tree on the host, ready for a device.
+
+    boxes: (k, 6, 4) low and high of four children per node; children: (k, 4) codes; corners: (r, 4, 3) triangles with
+    their normals and slot_face: (r,) their source faces, in the order of the leaves; bounds: lowest and highest corner.
+    """
+
+    boxes: NDArray[np.float32]
+    children: NDArray[np.int32]
+    corners: NDArray[np.float32]
+    slot_face: NDArray[np.int32]
+    face_count: int
+    bounds: tuple[NDArray[np.float32], NDArray[np.float32]]
+
+
 class TriangleBvh:
     """A mesh on a device. Safe to query from several threads at once.
 
     vertices: (n, 3) float32, faces: (m, 3) int32. ``edges_only`` (m,) bool marks faces that count as their three edges
-    when distances are measured; rays hit them as usual.
+    when distances are measured; rays hit them as usual. ``built``: the tree of this very mesh, where it is known.
     """
 
     def __init__(
-        self, vertices: Array, faces: Array, device: str = "auto", edges_only: NDArray[np.bool_] | None = None
+        self,
+        vertices: Array,
+        faces: Array,
+        device: str = "auto",
+        edges_only: NDArray[np.bool_] | None = None,
+        built: BuiltTree | None = None,
     ) -> None:
-        points, triangles = checked_mesh(vertices, faces)
         self.device = resolve_device(device)
-        self.face_count = len(triangles)
-        used = np.zeros(len(points), bool)
-        used[triangles] = True
-        self.bounds = (points[used].min(axis=0), points[used].max(axis=0))
-        box_low, box_high, owner = _references(points, triangles)
-        boxes, children, order = _build(box_low, box_high)
-        slot_face = owner[order]
-        corners = triangle_records(points, triangles, edges_only)[slot_face]
-        self._boxes = to_warp(boxes, wp.vec4, self.device)
-        self._children = to_warp(children, wp.vec4i, self.device)
-        self._corners = to_warp(corners, wp.vec3, self.device)
-        self._slot_face = to_warp(slot_face, wp.int32, self.device)
+        tree = built or build_tree(*checked_mesh(vertices, faces), edges_only)
+        self.face_count, self.bounds = tree.face_count, tree.bounds
+        parts = [(tree.boxes, wp.vec4), (tree.children, wp.vec4i), (tree.corners, wp.vec3), (tree.slot_face, wp.int32)]
+        self._boxes, self._children, self._corners, self._slot_face = upload(parts, self.device)
 
     @property
     def nbytes(self) -> int:
@@ -137,48 +152,59 @@ def checked_mesh(vertices: Array, faces: Array) -> tuple[NDArray[np.float32], ND
     return points, np.ascontiguousarray(indices, np.int32)
 
 
+def build_tree(
+    points: NDArray[np.float32], triangles: NDArray[np.int32], edges_only: NDArray[np.bool_] | None = None
+) -> BuiltTree:
+    """The tree of a checked mesh. Equal to the bit on every device, because the host builds it."""
+    references, edge, records = _described(points, triangles)
+    if edges_only is not None:
+        records[edges_only, 3] = 0.0
+    bounds = references[:, :3].min(axis=0), references[:, 4:7].max(axis=0)
+    references, owner = _with_pieces(references, points, triangles, edge, bounds)
+    slack = np.float32(BOX_SLACK * max(np.abs(corner).max() for corner in bounds))
+    boxes, children, order = _build(references, slack)
+    slot_face = order if owner is None else owner[order]
+    return BuiltTree(boxes, children, records[slot_face], slot_face, len(triangles), bounds)
+
+
 def triangle_records(
     points: NDArray[np.float32], triangles: NDArray[np.int32], edges_only: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float32]:
     """(m, 4, 3) float32: three corners and the unit normal, zero for faces without area or marked ``edges_only``."""
-    corners = points[triangles]
-    records = np.zeros((len(triangles), 4, 3), np.float32)
-    records[:, :3] = corners
-    for rows in _chunks(len(triangles)):
-        block = corners[rows].astype(np.float64)
-        normal = np.cross(block[:, 1] - block[:, 0], block[:, 2] - block[:, 0])
-        length = np.linalg.norm(normal, axis=1, keepdims=True)
-        records[rows, 3] = normal / np.where(length > 0, length, 1.0)
+    records = _described(points, triangles)[2]
     if edges_only is not None:
         records[edges_only, 3] = 0.0
     return records
 
 
-def _chunks(count: int, size: int = 262_144) -> list[slice]:
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+def _described(points: NDArray[np.float32], triangles: NDArray[np.int32]) -> tuple[NDArray[np.float32], ...]:
+    """References (m, 8), longest edges (m,) and records (m, 4, 3) of all faces."""
+    count = len(triangles)
+    references, edge = empty_warp((count, 8), wp.float32, "cpu"), empty_warp(count, wp.float32, "cpu")
+    records = empty_warp((count, 4), wp.vec3, "cpu")
+    corners = [on_host(points, wp.vec3), on_host(triangles, wp.int32)]
+    run_on_host(bvh_build_native.describe_triangles, count, [*corners, references, edge, records])
+    return references.numpy(), edge.numpy(), records.numpy()
 
 
-def _references(
-    points: NDArray[np.float32], triangles: NDArray[np.int32]
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]:
-    """Boxes (r, 3), (r, 3) that together cover every triangle, and the triangle of each (r,)."""
-    a, b, c = (points[triangles[:, corner]] for corner in range(3))
-    owner = np.arange(len(triangles), dtype=np.int32)
-    low, high = np.minimum(np.minimum(a, b), c), np.maximum(np.maximum(a, b), c)
-    edge = np.sqrt(np.maximum(np.maximum(_length_sq(b - a), _length_sq(c - b)), _length_sq(a - c)))
-    limit = _edge_limit(edge, low.min(axis=0), high.max(axis=0))
+def _with_pieces(
+    references: NDArray[np.float32],
+    points: NDArray[np.float32],
+    triangles: NDArray[np.int32],
+    edge: NDArray[np.float32],
+    bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
+) -> tuple[NDArray[np.float32], NDArray[np.int32] | None]:
+    """References (r, 8) that together cover every triangle, and the triangle of each (r,); None: each its own."""
+    limit = _edge_limit(edge, *bounds)
     large = edge > limit
-    if large.any():
-        pieces, piece_owner = _cut(points[triangles[large]].astype(np.float64), owner[large], limit)
-        low = np.concatenate([low[~large], pieces.min(axis=1).astype(np.float32)])
-        high = np.concatenate([high[~large], pieces.max(axis=1).astype(np.float32)])
-        owner = np.concatenate([owner[~large], piece_owner])
-    slack = np.float32(BOX_SLACK * max(np.abs(low).max(), np.abs(high).max()))
-    return low - slack, high + slack, owner
-
-
-def _length_sq(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.einsum("nk,nk->n", vectors, vectors)
+    if not large.any():
+        return references, None
+    small, cut = np.flatnonzero(~large).astype(np.int32), np.flatnonzero(large).astype(np.int32)
+    low, high, owner = _cut(points[triangles[cut]].astype(np.float64), cut, limit)
+    joined = empty_warp((len(small) + len(owner), 8), wp.float32, "cpu").numpy()
+    np.take(references, small, axis=0, out=joined[: len(small)])
+    joined[len(small) :, :3], joined[len(small) :, 4:7] = low, high
+    return joined, np.concatenate([small, owner])
 
 
 def _edge_limit(edge: NDArray[np.float32], low: NDArray[np.float32], high: NDArray[np.float32]) -> float:
@@ -192,34 +218,30 @@ def _edge_limit(edge: NDArray[np.float32], low: NDArray[np.float32], high: NDArr
 
 
 def _cut(
-    pieces: NDArray[np.float64], owner: NDArray[np.int32], limit: float
-) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """Halve triangles (n, 3, 3) across their longest edge until none is longer than ``limit``."""
-    done, done_owner = [], []
-    while len(pieces):
-        lengths = np.square(pieces - pieces[:, [1, 2, 0]]).sum(axis=2)
-        small = lengths.max(axis=1) <= limit * limit
-        done.append(pieces[small])
-        done_owner.append(owner[small])
-        pieces, owner, lengths = pieces[~small], owner[~small], lengths[~small]
-        turn = (lengths.argmax(axis=1)[:, None] + np.arange(3)) % 3
-        a, b, c = np.moveaxis(np.take_along_axis(pieces, turn[..., None], axis=1), 1, 0)
-        middle = (a + b) * 0.5
-        pieces = np.concatenate([np.stack([a, middle, c], axis=1), np.stack([middle, b, c], axis=1)])
-        owner = np.concatenate([owner, owner])
-    return np.concatenate(done), np.concatenate(done_owner)
+    pieces: NDArray[np.float64], owner: NDArray[np.int32], limit: float, room: int = 1 << 15
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]:
+    """Boxes (r, 3), (r, 3) and owners (r,) of triangles (n, 3, 3) halved until no edge is longer than ``limit``."""
+    room = max(room, 4 * len(pieces))
+    first, second = np.empty(9 * room), np.empty(9 * room)
+    first_owner, second_owner, owners = (np.empty(room, np.int32) for _ in range(3))
+    first[: pieces.size], first_owner[: len(owner)] = pieces.reshape(-1), owner
+    low, high, made = np.empty((room, 3), np.float32), np.empty((room, 3), np.float32), np.empty(1, np.int32)
+    scratch = [*(on_host(part, wp.float64) for part in (first, second))]
+    scratch += [on_host(part, wp.int32) for part in (first_owner, second_owner)]
+    boxes = [on_host(low, wp.vec3), on_host(high, wp.vec3), on_host(owners, wp.int32), on_host(made, wp.int32)]
+    run_on_host(bvh_build_native.cut_triangles, 1, [len(pieces), room, wp.float64(limit), *scratch, *boxes])
+    count = int(made[0])
+    return (low[:count], high[:count], owners[:count]) if count >= 0 else _cut(pieces, owner, limit, 4 * room)
 
 
 def _build(
-    low: NDArray[np.float32], high: NDArray[np.float32]
+    references: NDArray[np.float32], slack: np.float32
 ) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]:
-    """Node boxes (k, 6, 4), child codes (k, 4) and the order (r,) in which leaves refer to the given boxes."""
-    order = to_warp(np.arange(len(low), dtype=np.int32), wp.int32, "cpu")
-    room = len(low) // 2 + 1
-    boxes = empty_warp((room, 6), wp.vec4, "cpu")
-    children = empty_warp(room, wp.vec4i, "cpu")
+    """Node boxes (k, 6, 4), child codes (k, 4) and the order (r,) in which leaves refer to the references."""
+    count = len(references)
+    boxes, children = empty_warp((count // 2 + 1, 6), wp.vec4, "cpu"), empty_warp(count // 2 + 1, wp.vec4i, "cpu")
     used = empty_warp(1, wp.int32, "cpu")
-    lows, highs = to_warp(low, wp.vec3, "cpu"), to_warp(high, wp.vec3, "cpu")
-    launch(bvh_build_kernels.build_tree, 1, [lows, highs, order, boxes, children, used], "cpu")
-    count = int(used.numpy()[0])
-    return boxes.numpy()[:count].copy(), children.numpy()[:count].copy(), order.numpy().copy()
+    asked = [float(slack), on_host(references, wp.float32), boxes, children, used]
+    run_on_host(bvh_build_native.build_tree, 1, asked)
+    nodes = int(used.numpy()[0])
+    return boxes.numpy()[:nodes], children.numpy()[:nodes], references[:, 3].copy().view(np.int32)

@@ -8,6 +8,8 @@ vertex in the box and is left out, while points seen on it are kept and then mea
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from rollout_assets.config import OracleConfig
@@ -25,11 +27,25 @@ _MEAN_HITS = 1.5
 """Lines of three families that meet a piece of surface one pitch wide, averaged over all directions."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What a box holds, so that a scene also remembers that it is nothing."""
+
+    surface: Surface | None
+
+    @property
+    def nbytes(self) -> int:
+        return 1 if self.surface is None else self.surface.nbytes
+
+
 def crop_surface(scene: OracleScene, box: OrientedBoxes, config: OracleConfig) -> Surface | None:
     """The surface of ``scene`` in one box ± the crop margin; None if there is none, or none with area."""
     if len(box) != 1:
         raise GeometryError(f"a crop takes exactly one box, got {len(box)}")
-    return _clipped(scene, box, config) if config.crop_policy == "clipped_surface" else _whole_faces(scene, box, config)
+    place = box.pose_world_object.tobytes(), box.extents_m.tobytes()
+    options = (config.crop_policy, config.crop_margin_m, config.surface_samples, config.face_weighting, config.distance)
+    crop = _clipped if config.crop_policy == "clipped_surface" else _whole_faces
+    return scene.kept((*place, *options), lambda: _Found(crop(scene, box, config))).surface
 
 
 def sample_pitch_m(half: Float64, samples: int) -> float:
@@ -41,8 +57,11 @@ def sample_pitch_m(half: Float64, samples: int) -> float:
 def _clipped(scene: OracleScene, box: OrientedBoxes, config: OracleConfig) -> Surface | None:
     turn, centre = rotation(box.pose_world_object)[0], translation(box.pose_world_object)[0]
     half = np.asarray(box.extents_m, np.float64)[0] * 0.5 + config.crop_margin_m
-    local = (scene.vertices.astype(np.float64) - centre) @ turn
-    clipped, source = clip_to_box(local[scene.faces[touching_box(local, scene.faces, half)]], half)
+    reach = np.abs(turn) @ half * (1.0 + 1e-6) + 1e-6  # of the box along the axes of the world
+    near = scene.faces[touching_box(scene.vertices - centre.astype(np.float32), scene.faces, reach + 1e-3)]
+    local = (scene.vertices[near.reshape(-1)].astype(np.float64) - centre) @ turn
+    corners = np.arange(len(local), dtype=np.int32).reshape(-1, 3)
+    clipped, source = clip_to_box(local[corners[touching_box(local, corners, half)]], half)
     samples = lattice_samples(clipped, sample_pitch_m(half, config.surface_samples))
     if not len(samples.points):
         return None

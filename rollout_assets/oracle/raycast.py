@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,11 +18,23 @@ from rollout_assets.config import OracleConfig
 from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.cameras import PinholeCamera
-from rollout_assets.geometry.devices import empty_warp, full_warp, launch, to_torch, to_warp, vectors
+from rollout_assets.geometry.devices import (
+    empty_warp,
+    full_warp,
+    in_lanes,
+    launch,
+    running_sums,
+    struct_array,
+    struct_value,
+    to_host,
+    to_torch,
+    to_warp,
+    upload,
+)
 from rollout_assets.geometry.poses import Float32, Float64, finite_rigid, rotation, translation
 from rollout_assets.geometry.triangle_bvh import TriangleBvh
-from rollout_assets.oracle import view_kernels
-from rollout_assets.oracle.fusion import FusedCloud, fusion_grid
+from rollout_assets.oracle import view_kernels, view_lanes
+from rollout_assets.oracle.fusion import FusedCloud, fusion_grid, table_size
 from rollout_assets.oracle.surface_error import PointClouds
 
 if TYPE_CHECKING:
@@ -47,8 +60,8 @@ def render_depth(
 ) -> DepthImages:
     """poses: (n, 12) -> depth of every pixel; valid where something is hit and 1.01 near < z < 0.99 far."""
     poses = to_warp(checked_poses(poses_world_camera), wp.float32, bvh.device)
-    pixels = vectors(camera.pixel_directions().reshape(-1, 3), "pixels", bvh.device)
-    depth = to_torch(_cast(bvh, poses, pixels, znear_m, zfar_m)).reshape(-1, camera.height_px, camera.width_px)
+    pixels, shape = pixel_rays(camera, 1, bvh.device)
+    depth = to_torch(_cast(bvh, poses, pixels, shape, znear_m, zfar_m)).reshape(-1, *shape)
     return DepthImages(depth, depth > 0)
 
 
@@ -85,68 +98,88 @@ class ViewPoints:
     ) -> None:
         self.device = bvh.device
         self.count = len(poses_world_camera)
-        stride = config.pixel_stride
-        rays = camera.pixel_directions()[::stride, ::stride].reshape(-1, 3)
-        poses = to_warp(poses_world_camera, wp.float32, self.device)
-        pixels = vectors(rays, "pixels", self.device)
-        self._depth = _cast(bvh, poses, pixels, config.znear_m, config.zfar_m)
+        pixels, image = pixel_rays(camera, config.pixel_stride, self.device)
+        known = [struct_value(view_kernels.CloudTables, root=cloud.table, added=cloud.added) for cloud in clouds]
+        poses, state_of_view, tables = upload(
+            [
+                (poses_world_camera, wp.float32),
+                (cloud_of_view.astype(np.int32), wp.int32),
+                struct_array(view_kernels.CloudTables, known),
+            ],
+            self.device,
+        )
+        self._depth = _cast(bvh, poses, pixels, image, config.znear_m, config.zfar_m)
         shape = tuple(self._depth.shape)
         self._points = empty_warp(shape, wp.vec3, self.device)
         self._claims = empty_warp(shape, wp.int32, self.device)
-        size = table_size(shape[1])
-        keys = full_warp(self.count * size, -1, wp.int64, self.device)
-        first = full_warp(self.count * size, 2**31 - 1, wp.int32, self.device)
+        self._first = full_warp((self.count, table_size(shape[1])), int(view_kernels.UNCLAIMED), wp.int32, self.device)
+        keys = empty_warp(shape, wp.int64, self.device)
         grid = fusion_grid(config)
         views = [poses, pixels, self._depth, wp.float64(grid.size_m), wp.float64(grid.origin_m)]
-        states = [to_warp(cloud_of_view.astype(np.int32), wp.int32, self.device), *_joined_tables(clouds, self.device)]
-        outputs = [size, keys, first, self._points, self._claims]
-        launch(view_kernels.claim_voxels, shape, [*views, *states, *outputs], self.device)
-        launch(view_kernels.keep_first, shape, [first, self._claims], self.device)
+        asked = [*views, state_of_view, tables, self._points, keys]
+        if in_lanes(self.device):
+            runs = -(-shape[1] // view_lanes.LANES)
+            launch(view_lanes.back_project_runs, (self.count, runs), asked, self.device)
+        else:
+            launch(view_kernels.back_project, shape, asked, self.device)
+        launch(view_kernels.claim_voxels, shape, [keys, self._first, self._claims], self.device)
 
     def new_in(self, boxes: Float64, box_of_view: NDArray[np.int64]) -> tuple[NDArray[np.int32], PointClouds]:
         """boxes: (b, 15) -> counts (n, 3) and the new points of each view inside its box, in pixel order.
 
         Counts are pixels with depth, pixels with depth inside the box, and new points inside the box.
         """
-        rows = to_warp(boxes.reshape(-1, 15), wp.float64, self.device)
-        of_view = to_warp(box_of_view.astype(np.int32), wp.int32, self.device)
-        counts = empty_warp((self.count, 3), wp.int32, self.device)
-        inputs = [self._points, self._claims, rows, of_view]
-        launch(view_kernels.count_points, self.count, [self._depth, *inputs, counts], self.device)
-        counted = counts.numpy()
-        offsets = np.concatenate([[0], np.cumsum(counted[:, 2], dtype=np.int64)])
+        counts, clouds = self.new_in_regions(boxes, box_of_view[None])
+        return counts[0], clouds
+
+    def new_in_regions(self, boxes: Float64, box_of_view: NDArray[np.int64]) -> tuple[NDArray[np.int32], PointClouds]:
+        """boxes: (b, 15), box_of_view: (r, n) -> counts (r, n, 3) and r * n clouds, those of the first region first."""
+        regions, pixels = len(box_of_view), self._depth.shape[1]
+        of_view = np.where(box_of_view == EVERYWHERE, len(boxes), box_of_view).astype(np.int32)
+        rows, chosen = upload(
+            [(np.concatenate([boxes.reshape(-1, 15), _EVERY_POINT[None]]), wp.float64), (of_view, wp.int32)],
+            self.device,
+        )
+        shape = (regions, self.count, pixels)
+        marks = empty_warp(shape, wp.int32, self.device)
+        counts = full_warp((regions, self.count, 3), 0, wp.int32, self.device)
+        inputs = [self._depth, self._points, self._first, self._claims, rows, chosen]
+        launch(view_kernels.mark_new, shape, [*inputs, marks, counts], self.device)
+        counted = to_host(counts)
+        offsets = np.concatenate([[0], np.cumsum(counted[..., 2].reshape(-1), dtype=np.int64)])
         points = empty_warp(int(offsets[-1]), wp.vec3, self.device)
-        starts = to_warp(offsets, wp.int64, self.device)
-        launch(view_kernels.gather_new, self.count, [*inputs, starts, points], self.device)
+        places = running_sums(marks.flatten()).reshape(shape)
+        launch(view_kernels.gather_new, shape, [self._points, marks, places, points], self.device)
         return counted, PointClouds(points, offsets)
 
 
-def _joined_tables(clouds: Sequence[FusedCloud], device: str) -> list[wp.array]:
-    """Start and size of each cloud's table, and the tables one after another."""
-    sizes = np.array([len(cloud.table) for cloud in clouds], np.int32)
-    starts = np.cumsum(sizes, dtype=np.int32) - sizes
-    joined = clouds[0].table
-    if len(clouds) > 1:
-        joined = empty_warp(int(sizes.sum()), wp.int64, device)
-        for cloud, start, size in zip(clouds, starts.tolist(), sizes.tolist(), strict=True):
-            wp.copy(joined, cloud.table, dest_offset=start, count=size)
-    return [to_warp(starts, wp.int32, device), to_warp(sizes, wp.int32, device), joined]
+_EVERY_POINT = np.tile([0.0, 0.0, 0.0, 0.0, np.inf], 3)
+"""A box row that holds every point."""
 
 
-def table_size(entries: int) -> int:
-    """Slots of a hash table for ``entries`` keys: a power of two, at most half full."""
-    return 1 << max(int(2 * entries - 1).bit_length(), 4)
+@lru_cache(maxsize=64)
+def pixel_rays(camera: PinholeCamera, stride: int, device: str) -> tuple[wp.array, tuple[int, int]]:
+    """Directions of every ``stride``-th pixel of every ``stride``-th row, and the rows and columns of that image."""
+    rays = camera.pixel_directions()[::stride, ::stride]
+    return to_warp(rays.reshape(-1, 3), wp.vec3, device), (rays.shape[0], rays.shape[1])
 
 
 def bytes_per_view(camera: PinholeCamera, config: OracleConfig) -> int:
     """Working memory of one view in ``ViewPoints`` and of its points in ``Surface.joined``."""
     pixels = -(-camera.height_px // config.pixel_stride) * -(-camera.width_px // config.pixel_stride)
-    return pixels * (4 + 12 + 4 + 12) + table_size(pixels) * 12 + 48
+    depth, point, claim, key, mark, place = 4, 12, 4, 8, 4 * 2, 4 * 2
+    return pixels * (depth + point + claim + key + mark + place + point) + table_size(pixels) * 4 + 48
 
 
-def _cast(bvh: TriangleBvh, poses: wp.array, pixels: wp.array, znear_m: float, zfar_m: float) -> wp.array:
-    """(views, pixels) float32 depth, 0 where there is none in range."""
+def _cast(
+    bvh: TriangleBvh, poses: wp.array, pixels: wp.array, shape: tuple[int, int], znear_m: float, zfar_m: float
+) -> wp.array:
+    """(views, pixels) float32 depth of images with ``shape`` (rows, columns), 0 where there is none in range."""
     depth = empty_warp((poses.shape[0], len(pixels)), wp.float32, bvh.device)
     asked = [poses, pixels, 1.01 * znear_m, 0.99 * zfar_m, *bvh.arrays[:3], depth]
-    launch(view_kernels.cast_views, tuple(depth.shape), asked, bvh.device)
+    if in_lanes(bvh.device):
+        tiles = tuple(-(-side // view_lanes.TILE) for side in shape)
+        launch(view_lanes.cast_tiles, (poses.shape[0], *tiles), [*shape, *asked], bvh.device)
+    else:
+        launch(view_kernels.cast_views, tuple(depth.shape), asked, bvh.device)
     return depth

@@ -4,27 +4,43 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import ArrayLike
 
 from rollout_assets.errors import GeometryError, MeshError
-from rollout_assets.geometry.devices import Array
+from rollout_assets.geometry.devices import Array, to_host
 from rollout_assets.geometry.poses import Float32
-from rollout_assets.geometry.triangle_bvh import TriangleBvh, checked_mesh
+from rollout_assets.geometry.triangle_bvh import BuiltTree, TriangleBvh, checked_mesh
+
+KEPT_SURFACE_BYTES = 256 << 20
+"""Surfaces of one scene's targets that are kept for the next row that labels them."""
+
+
+class _Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+_Part = TypeVar("_Part", bound=_Sized)
 
 
 class OracleScene:
     """One mesh with its tree, shared by every root of the scene. Satisfies ``candidates.CollisionWorld``.
 
-    vertices: (n, 3) float32 world, faces: (m, 3) int32.
+    vertices: (n, 3) float32 world, faces: (m, 3) int32; ``built`` is the tree of these very faces, where it is known.
     """
 
-    def __init__(self, vertices: Array, faces: Array, device: str = "auto") -> None:
+    def __init__(self, vertices: Array, faces: Array, device: str = "auto", built: BuiltTree | None = None) -> None:
         self.vertices, self.faces = checked_mesh(vertices, faces)
-        self.bvh = TriangleBvh(self.vertices, self.faces, device)
+        self.bvh = TriangleBvh(self.vertices, self.faces, device, built=built)
         self.device = self.bvh.device
+        self._surfaces: LRUCache[Hashable, _Sized] = LRUCache(KEPT_SURFACE_BYTES, lambda kept: kept.nbytes)
+        self._lock = threading.Lock()
 
     @property
     def bounds(self) -> tuple[Float32, Float32]:
@@ -34,12 +50,24 @@ class OracleScene:
     @property
     def nbytes(self) -> int:
         """Bytes held on host and device."""
-        return self.bvh.nbytes + self.vertices.nbytes + self.faces.nbytes
+        with self._lock:
+            surfaces = int(self._surfaces.currsize)
+        return self.bvh.nbytes + self.vertices.nbytes + self.faces.nbytes + surfaces
+
+    def kept(self, name: Hashable, build: Callable[[], _Part]) -> _Part:
+        """A part of the scene by its name, built once while there is room for it: every row asks for the same boxes."""
+        with self._lock:
+            part: Any = self._surfaces.get(name)
+        if part is None:
+            part = build()
+            with self._lock, suppress(ValueError):  # larger than all that may be kept
+                self._surfaces[name] = part
+        return part
 
     def distance_m(self, points: ArrayLike) -> Float32:
         """points: (n, 3) -> (n,) distance to the mesh; the answer to a point does not depend on the others."""
         distance_sq, _ = self.bvh.closest_arrays(_finite_points(points, "points"))
-        return np.sqrt(distance_sq.numpy())
+        return np.sqrt(to_host(distance_sq))
 
     def path_min_clearance_m(self, starts: ArrayLike, ends: ArrayLike, samples: int) -> Float32:
         """starts, ends: (n, 3) -> (n,) least distance to the mesh over ``samples`` points, both ends included."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -11,18 +11,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rollout_assets.config import OracleConfig
-from rollout_assets.errors import GeometryError
+from rollout_assets.errors import DeviceMemoryError, GeometryError
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import Float32, Float64
 from rollout_assets.oracle.crops import crop_surface
-from rollout_assets.oracle.fusion import FusedCloud, fusion_grid
+from rollout_assets.oracle.fusion import FusedCloud, fusion_grid, grown
+from rollout_assets.oracle.labels import ERROR_FLOOR_M2, CandidateLabels, RegionLabels, region_labels
 from rollout_assets.oracle.raycast import EVERYWHERE, ViewPoints, box_row, bytes_per_view, checked_poses
 from rollout_assets.oracle.scene import OracleScene
-from rollout_assets.oracle.surface_error import PointClouds, Surface, SurfaceState
+from rollout_assets.oracle.surface_error import PointClouds, Surface, SurfaceState, errors_m2, extended, joined
 
-ERROR_FLOOR_M2 = 1e-12
-"""Errors below this count as this much when something is divided by them or their logarithm is taken."""
+__all__ = ["ERROR_FLOOR_M2", "CandidateLabels", "OracleScorer", "OracleState", "Refusal", "Refused", "RegionLabels"]
 
 
 class Refusal(StrEnum):
@@ -73,6 +73,11 @@ class OracleState:
     target: CropState
     scene_region: CropState | None
 
+    @property
+    def own_bytes(self) -> int:
+        """Bytes on host and device that this state does not share with its root."""
+        return self.cloud.own_bytes + sum(int(region.state.minima_sq.capacity) for region in _regions(self))
+
 
 @dataclass(frozen=True, eq=False)
 class ScoreRequest:
@@ -81,33 +86,6 @@ class ScoreRequest:
     state: OracleState
     poses_world_camera: Float32
     valid: NDArray[np.bool_]
-
-
-@dataclass(frozen=True, eq=False)
-class RegionLabels:
-    """Labels of k candidates for one region, (k,) float64 each; NaN in invalid rows.
-
-    current_support counts P_t's points in the region, candidate_support the view's pixels in it, and new_support those
-    of them that P_t does not have yet.
-    """
-
-    before_m2: Float64
-    after_m2: Float64
-    rri: Float64
-    root_gain: Float64
-    log_error_gain: Float64
-    current_support: Float64
-    candidate_support: Float64
-    new_support: Float64
-
-
-@dataclass(frozen=True, eq=False)
-class CandidateLabels:
-    """Labels of k candidates. hit_pixels: (k,) int32, pixels with depth; 0 says the view hits nothing, -1 invalid."""
-
-    target: RegionLabels
-    scene: RegionLabels | None
-    hit_pixels: NDArray[np.int32]
 
 
 class OracleScorer:
@@ -139,16 +117,53 @@ class OracleScorer:
         target_box: the matched ground-truth box; scene_region: ``region`` of the snippet's extent when the scene is
         labelled too, shared by all targets of the root. The camera is resized to the configured scoring resolution.
         """
+        return self.begin_all(scene, camera, cloud, [target_box], scene_region)[0]
+
+    def begin_all(
+        self,
+        scene: OracleScene | None,
+        camera: PinholeCamera,
+        cloud: FusedCloud,
+        target_boxes: Sequence[OrientedBoxes],
+        scene_region: CropState | None = None,
+    ) -> list[OracleState | Refused]:
+        """``begin`` for all targets of a root, measured together."""
         if scene is None:
-            return Refused(Refusal.MESH_REFERENCE_MISSING, "the scene has no mesh")
-        target = self.region(scene, cloud, target_box)
-        if isinstance(target, Refused):
-            return target
+            return [Refused(Refusal.MESH_REFERENCE_MISSING, "the scene has no mesh") for _ in target_boxes]
         small = camera.resized(self.config.height_px, self.config.width_px)
-        return OracleState(scene, small, cloud, target, scene_region)
+        return [
+            target if isinstance(target, Refused) else OracleState(scene, small, cloud, target, scene_region)
+            for target in self._regions(scene, cloud, target_boxes)
+        ]
 
     def region(self, scene: OracleScene, cloud: FusedCloud, box: OrientedBoxes) -> CropState | Refused:
         """The surface and points in one box ± the crop margin at the root, or why they cannot be measured."""
+        return self._regions(scene, cloud, [box])[0]
+
+    def _regions(
+        self, scene: OracleScene, cloud: FusedCloud, boxes: Sequence[OrientedBoxes]
+    ) -> list[CropState | Refused]:
+        prepared = [self._prepared_region(scene, cloud, box) for box in boxes]
+        crops = [(crop, points) for crop, points in (p for p in prepared if not isinstance(p, Refused))]
+        states = iter(
+            extended(
+                [(crop.surface, crop.surface.unseen()) for crop, _ in crops],
+                PointClouds.of([points for _, points in crops], scene.device),
+            )
+        )
+        regions: list[CropState | Refused] = []
+        for part in prepared:
+            if isinstance(part, Refused):
+                regions.append(part)
+            else:
+                state = next(states)
+                regions.append(CropState(part[0], state, float(part[0].surface.error(state))))
+        return regions
+
+    def _prepared_region(
+        self, scene: OracleScene, cloud: FusedCloud, box: OrientedBoxes
+    ) -> tuple[Crop, Float32] | Refused:
+        """A crop with the points of the cloud that belong to it."""
         margin = self.config.crop_margin_m
         surface = crop_surface(scene, box, self.config)
         if surface is None:
@@ -158,8 +173,7 @@ class OracleScorer:
         if len(points) < self.config.min_current_points:
             needed = f"min_current_points is {self.config.min_current_points}"
             return Refused(Refusal.TARGET_SUPPORT_TOO_LOW, f"{len(points)} points in the box ± {margin} m; {needed}")
-        state = surface.extended(surface.unseen(), points)
-        return CropState(Crop(surface, row), state, float(surface.error(state)))
+        return Crop(surface, row), points
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[CandidateLabels]:
         """Labels of every request's candidates, in order.
@@ -169,8 +183,9 @@ class OracleScorer:
         """
         poses, owner, rows = _valid_rows(requests)
         scores = _ViewScores.empty(len(poses))
-        for group in self._batches(requests, owner):
-            self._score_batch([request.state for request in requests], poses, owner, group, scores)
+        states = [request.state for request in requests]
+        for group in self._batches(states, owner):
+            halved(group, lambda rows: self._score_batch(states, poses, owner, rows, scores))
         labels = []
         for index, request in enumerate(requests):
             mine = owner == index
@@ -179,31 +194,50 @@ class OracleScorer:
 
     def advance(self, state: OracleState, pose_world_camera: ArrayLike) -> OracleState:
         """The state after taking one view; its error equals the ``after`` that ``score`` gave this pose, to the bit."""
-        pose = checked_poses(np.asarray(pose_world_camera, np.float32).reshape(1, -1))
-        views = self._views([state], pose, np.zeros(1, np.int64))
-        boxes = np.stack([region.crop.box_row for region in _regions(state)])
-        regions = []
-        for index, region in enumerate(_regions(state)):
-            _, clouds = views.new_in(boxes, np.array([index]))
-            extended = region.crop.surface.extended(region.state, clouds.points)
-            regions.append(CropState(region.crop, extended, region.root_error_m2))
-        _, everything = views.new_in(boxes, np.array([EVERYWHERE]))
-        grown = state.cloud.extended(everything.points.numpy())
-        return OracleState(state.scene, state.camera, grown, regions[0], regions[1] if len(regions) > 1 else None)
+        return self.advance_all([state], np.asarray(pose_world_camera, np.float32).reshape(1, -1))[0]
 
-    def _batches(self, requests: Sequence[ScoreRequest], owner: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    def advance_all(self, states: Sequence[OracleState], poses_world_camera: ArrayLike) -> list[OracleState]:
+        """``advance`` of the i-th state by the i-th of the poses (n, 12); those of one scene share their launches."""
+        poses = checked_poses(poses_world_camera)
+        advanced: dict[int, OracleState] = {}
+
+        def advance(rows: NDArray[np.int64]) -> None:
+            after = self._advance_batch([states[row] for row in rows], poses[rows])
+            advanced.update(zip(rows.tolist(), after, strict=True))
+
+        for group in self._batches(states, np.arange(len(states))):
+            halved(group, advance)
+        return [advanced[row] for row in range(len(states))]
+
+    def _advance_batch(self, states: Sequence[OracleState], poses: Float32) -> list[OracleState]:
+        count = len(states)
+        boxes, of_view = _region_boxes(states, np.arange(count))
+        everywhere = np.full((1, count), EVERYWHERE)
+        views = self._views(states, poses, np.arange(count))
+        _, clouds = views.new_in_regions(boxes, np.concatenate([of_view, everywhere]))
+        regions = [(index, region) for index in range(2) for region in _in_region(states, index)]
+        chosen = [row + index * count for index, (row, _) in regions]
+        measured = iter(
+            extended([(crop.crop.surface, crop.state) for _, (_, crop) in regions], clouds.select(np.array(chosen)))
+        )
+        after = {
+            (row, index): CropState(crop.crop, next(measured), crop.root_error_m2) for index, (row, crop) in regions
+        }
+        larger = grown([state.cloud for state in states], clouds[len(of_view) * count : len(clouds)])
+        return [
+            OracleState(state.scene, state.camera, larger[row], after[row, 0], after.get((row, 1)))
+            for row, state in enumerate(states)
+        ]
+
+    def _batches(self, states: Sequence[OracleState], owner: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """Rows that go through the kernels together: one scene and camera, neighbours share a surface."""
-
-        def kind(row: int) -> tuple[int, str, int]:
-            state = requests[owner[row]].state
-            return id(state.scene), repr(state.camera), id(state.target.crop)
-
-        ordered = sorted(range(len(owner)), key=kind)
-        for _, group in groupby(ordered, key=lambda row: kind(row)[:2]):
+        kinds = [(id(state.scene), repr(state.camera), id(state.target.crop)) for state in states]
+        ordered = sorted(range(len(owner)), key=lambda row: kinds[owner[row]])
+        for _, group in groupby(ordered, key=lambda row: kinds[owner[row]][:2]):
             rows = np.fromiter(group, np.int64)
-            camera = requests[owner[rows[0]]].state.camera
-            tables = sum(8 * len(requests[index].state.cloud.table) for index in np.unique(owner[rows]))
-            needed = bytes_per_view(camera, self.config) + tables // len(rows)
+            first = states[owner[rows[0]]]
+            minima = 4 * sum(region.crop.surface.face_count for region in _regions(first))
+            needed = bytes_per_view(first.camera, self.config) + minima
             size = max((self.config.batch_mib << 20) // needed, 1)
             yield from np.split(rows, range(size, len(rows), size))
 
@@ -222,32 +256,29 @@ class OracleScorer:
         used, state_of_view = np.unique(owner[rows], return_inverse=True)
         mine = [states[index] for index in used]
         views = self._views(mine, poses[rows], state_of_view)
-        for region in range(2):
-            crops = [_regions(state)[region] if region < len(_regions(state)) else None for state in mine]
-            boxes = np.stack([np.zeros(15) if crop is None else crop.crop.box_row for crop in crops])
-            if not any(crop is not None for crop in crops):
-                continue
-            counts, clouds = views.new_in(boxes, state_of_view)
-            scores.hit_pixels[rows] = counts[:, 0]
-            scores.seen[region, rows] = counts[:, 1]
-            scores.new[region, rows] = counts[:, 2]
-            scores.after[region, rows] = self._after(crops, clouds, state_of_view)
+        boxes, of_view = _region_boxes(mine, state_of_view)
+        counts, clouds = views.new_in_regions(boxes, of_view)
+        for region in range(len(of_view)):
+            scores.hit_pixels[rows] = counts[region, :, 0]
+            scores.seen[region, rows] = counts[region, :, 1]
+            scores.new[region, rows] = counts[region, :, 2]
+            own = clouds[region * len(rows) : (region + 1) * len(rows)]
+            scores.after[region, rows] = self._after(mine, region, own, state_of_view)
 
     def _after(
-        self, crops: Sequence[CropState | None], clouds: PointClouds, state_of_view: NDArray[np.int64]
+        self, states: Sequence[OracleState], region: int, clouds: PointClouds, state_of_view: NDArray[np.int64]
     ) -> Float64:
-        """(n,) errors of each view's points joined to its state, one measurement per run of views on one surface."""
+        """(n,) errors of each view's points joined to its state in a region, NaN where the state has no such region."""
+        crops = dict(_in_region(states, region))
+        number = np.full(len(states), -1)
+        number[list(crops)] = np.arange(len(crops))
+        views = np.flatnonzero(number[state_of_view] >= 0)
+        chosen = clouds if len(views) == len(clouds) else clouds.select(views)
+        measured = [(crop.crop.surface, crop.state) for crop in crops.values()]
+        of_cloud = number[state_of_view[views]]
+        sums = joined(measured, chosen, of_cloud, self.config.batch_mib << 20)
         after = np.full(len(state_of_view), np.nan)
-        for _, run in groupby(range(len(state_of_view)), key=lambda view: _surface_id(crops[int(state_of_view[view])])):
-            views = list(run)
-            span = slice(views[0], views[-1] + 1)
-            used, state_of_cloud = np.unique(state_of_view[span], return_inverse=True)
-            present = [crop for crop in (crops[index] for index in used.tolist()) if crop is not None]
-            if present:
-                surface = present[0].crop.surface
-                states = [crop.state for crop in present]
-                sums = surface.joined(states, clouds[span], state_of_cloud, self.config.batch_mib << 20)
-                after[span] = surface.error(sums)
+        after[views] = errors_m2(sums, np.array([surface.weight_sum for surface, _ in measured])[of_cloud])
         return after
 
 
@@ -269,6 +300,18 @@ class _ViewScores:
         return _ViewScores(self.hit_pixels[views], self.seen[:, views], self.new[:, views], self.after[:, views])
 
 
+def halved(rows: NDArray[np.int64], work: Callable[[NDArray[np.int64]], None]) -> None:
+    """Do ``work`` on all rows at once, or on ever smaller parts while the device has too little memory for them."""
+    try:
+        return work(rows)
+    except DeviceMemoryError:
+        if len(rows) == 1:
+            raise
+    for half in np.array_split(rows, 2):  # only here has the error let go of what the attempt had allocated
+        halved(half, work)
+    return None
+
+
 def points_in(points: Float32, row: Float64) -> NDArray[np.bool_]:
     """points: (n, 3) -> (n,) bool: strictly inside the box of a (15,) row, judged in double precision."""
     x, y, z = points.astype(np.float64).T
@@ -282,8 +325,21 @@ def _regions(state: OracleState) -> tuple[CropState, ...]:
     return (state.target,) if state.scene_region is None else (state.target, state.scene_region)
 
 
-def _surface_id(crop: CropState | None) -> int:
-    return 0 if crop is None else id(crop.crop.surface)
+def _in_region(states: Sequence[OracleState], region: int) -> list[tuple[int, CropState]]:
+    """The states that have a region (0: target, 1: scene), by their number."""
+    parts = [_regions(state) for state in states]
+    return [(index, part[region]) for index, part in enumerate(parts) if region < len(part)]
+
+
+def _region_boxes(states: Sequence[OracleState], state_of_view: NDArray[np.int64]) -> tuple[Float64, NDArray[np.int64]]:
+    """Boxes (b, 15) of the states' regions, and (r, n) the box of each view in each region that some state has."""
+    regions = [r for r in range(2) if _in_region(states, r)]
+    boxes = np.zeros((len(regions), len(states), 15))
+    for region in regions:
+        for index, crop in _in_region(states, region):
+            boxes[region, index] = crop.crop.box_row
+    of_view = np.arange(len(regions))[:, None] * len(states) + state_of_view
+    return boxes.reshape(-1, 15), of_view
 
 
 def _valid_rows(requests: Sequence[ScoreRequest]) -> tuple[Float32, NDArray[np.int64], NDArray[np.int64]]:
@@ -305,35 +361,10 @@ def _labels(request: ScoreRequest, rows: NDArray[np.int64], scores: _ViewScores)
     hits = np.full(count, -1, np.int32)
     hits[rows] = scores.hit_pixels
     regions = [
-        _region_labels(region, count, rows, scores.after[index], scores.seen[index], scores.new[index])
+        region_labels(
+            *(region.error_m2, region.root_error_m2, region.state.point_count, count, rows),
+            *(scores.after[index], scores.seen[index], scores.new[index]),
+        )
         for index, region in enumerate(_regions(request.state))
     ]
     return CandidateLabels(regions[0], regions[1] if len(regions) > 1 else None, hits)
-
-
-def _region_labels(
-    region: CropState,
-    count: int,
-    rows: NDArray[np.int64],
-    after: Float64,
-    seen: NDArray[np.int32],
-    new: NDArray[np.int32],
-) -> RegionLabels:
-    def spread(values: Float64 | NDArray[np.int32] | float) -> Float64:
-        column = np.full(count, np.nan)
-        column[rows] = values
-        return column
-
-    before = region.error_m2
-    gain = before - after
-    log_gain = np.log(max(before, ERROR_FLOOR_M2)) - np.log(np.maximum(after, ERROR_FLOOR_M2))
-    return RegionLabels(
-        before_m2=spread(before),
-        after_m2=spread(after),
-        rri=spread(gain / max(before, ERROR_FLOOR_M2)),
-        root_gain=spread(gain / max(region.root_error_m2, ERROR_FLOOR_M2)),
-        log_error_gain=spread(log_gain),
-        current_support=spread(float(region.state.point_count)),
-        candidate_support=spread(seen),
-        new_support=spread(new),
-    )

@@ -14,18 +14,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 import warp as wp
-import warp.utils
 from numpy.typing import NDArray
 
 from rollout_assets.errors import GeometryError, MeshError
-from rollout_assets.geometry.devices import Array, empty_warp, full_warp, launch, to_warp, vectors
+from rollout_assets.geometry.devices import (
+    Array,
+    Parts,
+    empty_warp,
+    full_warp,
+    in_lanes,
+    launch,
+    sort_pairs,
+    struct_array,
+    struct_value,
+    to_host,
+    upload,
+    vectors,
+)
 from rollout_assets.geometry.poses import Float32, Float64
 from rollout_assets.geometry.triangle_bvh import TriangleBvh, triangle_records
-from rollout_assets.oracle import cloud_kernels
+from rollout_assets.oracle import cloud_kernels, sample_lanes
 
 UNSEEN_SQ = 3.0e38
 """A face's squared distance to no points at all."""
@@ -75,6 +89,19 @@ class PointClouds:
             used += needed
         return [*runs, slice(start, len(self))] if len(self) else []
 
+    def select(self, chosen: NDArray[np.int64]) -> PointClouds:
+        """The clouds ``chosen``, in that order. Whole runs of neighbours are taken without a copy."""
+        if len(chosen) and (np.diff(chosen) == 1).all():
+            return self[int(chosen[0]) : int(chosen[-1]) + 1]
+        device = str(self.points.device)
+        sizes = np.diff(self.offsets)[chosen]
+        points = empty_warp(int(sizes.sum()), wp.vec3, device)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        for cloud, start, size in zip(chosen.tolist(), offsets[:-1].tolist(), sizes.tolist(), strict=True):
+            if size:
+                wp.copy(points, self.points, start, int(self.offsets[cloud]), size)
+        return PointClouds(points, offsets)
+
     def __getitem__(self, run: slice) -> PointClouds:
         offsets = self.offsets[run.start : run.stop + 1]
         first, last = int(offsets[0]), int(offsets[-1])
@@ -118,10 +145,37 @@ class Surface:
         order = _spatial_order(records[:, :3])
         records, weights = records[order], weights[order]
         low, high = self.bvh.bounds
-        self._low, self._scale = wp.vec3(*low.tolist()), 1023.0 / max(float((high - low).max()), 1e-9)
-        self._records = to_warp(records, wp.vec3, self.device)
-        self._weights = to_warp(weights, wp.float64, self.device)
-        self._block_boxes = to_warp(_block_boxes(records), wp.vec3, self.device)
+        self._scale, self._low = 1023.0 / max(float((high - low).max()), 1e-9), low
+        lanes, self.all_samples = _sample_lanes(records)
+        parts: list[tuple[NDArray[Any], Any]] = [
+            (records, wp.vec3),
+            (weights, wp.float64),
+            (_block_boxes(records), wp.vec3),
+            (lanes, wp.float32),
+        ]
+        self._records, self._weights, self._block_boxes, self._lanes = upload(parts, self.device)
+
+    @cached_property
+    def arrays(self) -> np.void:
+        """``SurfaceArrays`` of this surface, for kernels that measure clouds against many surfaces."""
+        boxes, children, corners, _ = self.bvh.arrays
+        return struct_value(
+            cloud_kernels.SurfaceArrays,
+            records=self._records,
+            samples=self._lanes,
+            weights=self._weights,
+            block_boxes=self._block_boxes,
+            boxes=boxes,
+            children=children,
+            corners=corners,
+            low=wp.vec3(*self._low.tolist()),
+            scale=self._scale,
+        )
+
+    @property
+    def block_count(self) -> int:
+        """Blocks of pieces that are measured together."""
+        return int(self._block_boxes.shape[0])
 
     @classmethod
     def of_faces(
@@ -155,7 +209,7 @@ class Surface:
     @property
     def nbytes(self) -> int:
         """Bytes held on the device."""
-        own = (self._records, self._weights, self._block_boxes)
+        own = (self._records, self._weights, self._block_boxes, self._lanes)
         return self.bvh.nbytes + sum(int(array.capacity) for array in own)
 
     def unseen(self) -> SurfaceState:
@@ -165,103 +219,132 @@ class Surface:
 
     def error(self, sums: SurfaceState | SurfaceSums) -> Float64:
         """Error in m² of one state, or of each of c joined ones; infinite without points."""
-        count = np.asarray(sums.point_count, np.float64)
-        accuracy = np.divide(sums.point_sum, count, out=np.full(count.shape, np.inf), where=count > 0)
-        return np.where(count > 0, accuracy + np.asarray(sums.face_sum) / self.weight_sum, np.inf)
+        return errors_m2(sums, self.weight_sum)
 
     def joined(
         self, states: Sequence[SurfaceState], clouds: PointClouds, state_of_cloud: NDArray[np.int64], max_bytes: int
     ) -> SurfaceSums:
         """Each cloud added to its state, for itself. ``max_bytes`` bounds the memory and never changes a result."""
-        parts = [
-            self._measure(states, clouds[run], state_of_cloud[run], keep_minima=False)[0]
-            for run in clouds.split(max_bytes, bytes_per_cloud=8 * self._block_boxes.shape[0])
-        ]
-        return SurfaceSums(
-            np.concatenate([part.point_sum for part in parts]) if parts else np.zeros(0),
-            np.concatenate([part.point_count for part in parts]) if parts else np.zeros(0, np.int64),
-            np.concatenate([part.face_sum for part in parts]) if parts else np.zeros(0),
-        )
+        return joined([(self, state) for state in states], clouds, state_of_cloud, max_bytes)
 
     def extended(self, state: SurfaceState, points: Array) -> SurfaceState:
         """``state`` with points (n, 3) added: the sums ``joined`` gives for the same points, to the last bit."""
         cloud = vectors(points, "points", self.device)
-        clouds = PointClouds(cloud, np.array([0, len(cloud)], np.int64))
-        sums, minima = self._measure([state], clouds, np.zeros(1, np.int64), keep_minima=True)
-        kept = minima.reshape(self.face_count)
-        return SurfaceState(kept, float(sums.point_sum[0]), int(sums.point_count[0]), float(sums.face_sum[0]))
+        return extended([(self, state)], PointClouds(cloud, np.array([0, len(cloud)], np.int64)))[0]
 
-    def _measure(
-        self,
-        states: Sequence[SurfaceState],
-        clouds: PointClouds,
-        state_of_cloud: NDArray[np.int64],
-        *,
-        keep_minima: bool,
-    ) -> tuple[SurfaceSums, wp.array]:
-        count, blocks = len(clouds), self._block_boxes.shape[0]
-        offsets = to_warp(clouds.offsets, wp.int64, self.device)
-        points, order = self._along_curve(clouds, offsets)
-        added = self._point_sums(points, order, clouds, offsets)
-        trees = self._trees(points, clouds, offsets)
 
-        partial = empty_warp((count, blocks), wp.float64, self.device)
-        new_minima = empty_warp((count, self.face_count if keep_minima else 0), wp.float32, self.device)
-        of_cloud = to_warp(state_of_cloud.astype(np.int32), wp.int32, self.device)
-        surface = [self._records, self._weights, self._block_boxes, self._stacked(states), of_cloud]
-        asked = [*surface, points, *trees, partial, new_minima]
-        launch(cloud_kernels.faces_to_clouds, (count, blocks), asked, self.device)
-        face_sum = empty_warp(count, wp.float64, self.device)
-        launch(cloud_kernels.sum_blocks, count, [partial, face_sum], self.device)
+def errors_m2(sums: SurfaceState | SurfaceSums, weight_sum: Float64 | float) -> Float64:
+    """Errors in m² of sums about surfaces whose pieces weigh ``weight_sum`` together; infinite without points."""
+    count = np.asarray(sums.point_count, np.float64)
+    accuracy = np.divide(sums.point_sum, count, out=np.full(count.shape, np.inf), where=count > 0)
+    return np.where(count > 0, accuracy + np.asarray(sums.face_sum) / weight_sum, np.inf)
 
-        old_sum = np.array([state.point_sum for state in states])[state_of_cloud]
-        old_count = np.array([state.point_count for state in states], np.int64)[state_of_cloud]
-        sums = SurfaceSums(old_sum + added, old_count + np.diff(clouds.offsets), face_sum.numpy())
-        return sums, new_minima
 
-    def _stacked(self, states: Sequence[SurfaceState]) -> wp.array:
-        """(states, faces) minima."""
-        if len(states) == 1:
-            return states[0].minima_sq.reshape((1, self.face_count))
-        stacked = empty_warp((len(states), self.face_count), wp.float32, self.device)
-        for row, state in enumerate(states):
-            wp.copy(stacked[row], state.minima_sq)
-        return stacked
+MeasuredState = tuple[Surface, SurfaceState]
+"""A state with the surface that it is about."""
 
-    def _along_curve(self, clouds: PointClouds, offsets: wp.array) -> tuple[wp.array, wp.array]:
-        """Each cloud's points (n,) along a Morton curve, and where each of them came from (n,)."""
-        count = len(clouds.points)
-        keys, order = empty_warp(2 * count, wp.int64, self.device), empty_warp(2 * count, wp.int32, self.device)
-        curve = [clouds.points, offsets, self._low, self._scale, keys, order]
-        launch(cloud_kernels.morton_keys, len(clouds), curve, self.device)
-        if count:
-            warp.utils.radix_sort_pairs(keys, order, count)
-        points = empty_warp(count, wp.vec3, self.device)
-        launch(cloud_kernels.gather_points, count, [clouds.points, order, points], self.device)
-        return points, order
 
-    def _point_sums(self, points: wp.array, order: wp.array, clouds: PointClouds, offsets: wp.array) -> Float64:
-        """(c,) sums of squared distances to the surface, added up in the order the points were given."""
-        boxes, children, corners, _ = self.bvh.arrays
-        runs = -(-int(np.diff(clouds.offsets).max(initial=0)) // _RUN)
-        distance_sq = empty_warp(len(points), wp.float32, self.device)
-        asked = [points, order, offsets, boxes, children, corners, distance_sq]
-        launch(cloud_kernels.points_to_surface, (len(clouds), runs), asked, self.device)
-        sums = empty_warp(len(clouds), wp.float64, self.device)
-        launch(cloud_kernels.sum_clouds, len(clouds), [distance_sq, offsets, sums], self.device)
-        return sums.numpy()
+def joined(
+    states: Sequence[MeasuredState], clouds: PointClouds, state_of_cloud: NDArray[np.int64], max_bytes: int
+) -> SurfaceSums:
+    """Each cloud added to its state, for itself, whatever surfaces the states are about."""
+    blocks = max((surface.block_count for surface, _ in states), default=0)
+    parts = [
+        _measure(states, clouds[run], state_of_cloud[run], keep_minima=False)[0]
+        for run in clouds.split(max_bytes, bytes_per_cloud=8 * blocks)
+    ]
+    return SurfaceSums(
+        np.concatenate([part.point_sum for part in parts]) if parts else np.zeros(0),
+        np.concatenate([part.point_count for part in parts]) if parts else np.zeros(0, np.int64),
+        np.concatenate([part.face_sum for part in parts]) if parts else np.zeros(0),
+    )
 
-    def _trees(self, points: wp.array, clouds: PointClouds, offsets: wp.array) -> list[wp.array]:
-        """Node boxes, child codes and root per cloud, over points along the curve."""
-        leaves = -(-np.diff(clouds.offsets) // _LEAF)
-        room = np.concatenate([[0], np.cumsum(leaves // 3 + 16)]).astype(np.int64)
-        boxes = empty_warp((int(room[-1]), 6), wp.vec4, self.device)
-        children = empty_warp(int(room[-1]), wp.vec4i, self.device)
-        roots = empty_warp(len(clouds), wp.int32, self.device)
-        tree = [boxes, children, roots]
-        node_offsets = to_warp(room, wp.int64, self.device)
-        launch(cloud_kernels.build_clouds, len(clouds), [points, offsets, node_offsets, *tree], self.device)
-        return tree
+
+def extended(states: Sequence[MeasuredState], clouds: PointClouds) -> list[SurfaceState]:
+    """The i-th cloud added to the i-th state, all at once."""
+    if not states:
+        return []
+    sums, minima = _measure(states, clouds, np.arange(len(states)), keep_minima=True)
+    own = minima if len(minima) == 1 else [wp.clone(part) for part in minima]  # siblings are forgotten one by one
+    return [
+        SurfaceState(own[index], float(point_sum), int(count), float(face_sum))
+        for index, (point_sum, count, face_sum) in enumerate(
+            zip(sums.point_sum, sums.point_count, sums.face_sum, strict=True)
+        )
+    ]
+
+
+def _measure(
+    states: Sequence[MeasuredState], clouds: PointClouds, state_of_cloud: NDArray[np.int64], *, keep_minima: bool
+) -> tuple[SurfaceSums, list[wp.array]]:
+    device, count, total = states[0][0].device, len(clouds), len(clouds.points)
+    faces = np.array([surface.face_count for surface, _ in states])[state_of_cloud]
+    kept_start = np.concatenate([[0], np.cumsum(faces)]).astype(np.int64)
+    sizes = np.diff(clouds.offsets)
+    room = np.concatenate([[0], np.cumsum(-(-sizes // _LEAF) // 3 + 16)]).astype(np.int64)
+    described: list[tuple[NDArray[Any], Any]] = [
+        (clouds.offsets, wp.int64),
+        (state_of_cloud.astype(np.int32), wp.int32),
+    ]
+    offsets, of_cloud, node_offsets, starts, state_arrays, surface_arrays = upload(
+        [*described, (room, wp.int64), (kept_start, wp.int64), *_described(states)], device
+    )
+    known = [of_cloud, state_arrays, surface_arrays]
+
+    keys, order = empty_warp(2 * total, wp.int64, device), empty_warp(2 * total, wp.int32, device)
+    launch(cloud_kernels.morton_keys, total, [clouds.points, offsets, *known, keys, order], device)
+    sort_pairs(keys, order, total, bits=30 + max(count - 1, 1).bit_length())
+    points = empty_warp(total, wp.vec3, device)
+    launch(cloud_kernels.gather_points, total, [clouds.points, order, points], device)
+
+    distance_sq = empty_warp(total, wp.float32, device)
+    runs = -(-int(sizes.max(initial=0)) // _RUN)
+    launch(cloud_kernels.points_to_surface, (count, runs), [points, order, offsets, *known, distance_sq], device)
+
+    boxes, children = empty_warp((int(room[-1]), 6), wp.vec4, device), empty_warp(int(room[-1]), wp.vec4i, device)
+    trees = [boxes, children, empty_warp(count, wp.int32, device)]
+    nodes = _node_count(int(sizes.max(initial=0)))
+    launch(cloud_kernels.build_clouds, (count, max(nodes, 1)), [points, offsets, node_offsets, *trees], device)
+
+    blocks = max(surface.block_count for surface, _ in states)
+    partial = empty_warp((count, blocks), wp.float64, device)
+    kept = empty_warp(int(kept_start[-1]) if keep_minima else 0, wp.float32, device)
+    lanes = in_lanes(device) and all(surface.all_samples for surface, _ in states)
+    kernel = sample_lanes.samples_to_clouds if lanes else cloud_kernels.faces_to_clouds
+    asked = [state_arrays, surface_arrays, of_cloud, points, *trees, partial, starts, kept]
+    launch(kernel, (count, blocks), asked, device)
+
+    added = empty_warp((count, 2), wp.float64, device)
+    launch(cloud_kernels.add_up, (count, 2), [distance_sq, offsets, *known, partial, added], device)
+    point_sum, face_sum = to_host(added).T.copy()
+    old_sum = np.array([state.point_sum for _, state in states])[state_of_cloud]
+    old_count = np.array([state.point_count for _, state in states], np.int64)[state_of_cloud]
+    minima = [kept[start:stop] for start, stop in pairwise(kept_start.tolist())] if keep_minima else []
+    return SurfaceSums(old_sum + point_sum, old_count + sizes, face_sum), minima
+
+
+def _described(states: Sequence[MeasuredState]) -> Parts:
+    """States and the surfaces they are about as arrays of structs."""
+    surfaces = {id(surface): surface for surface, _ in states}
+    number = {key: index for index, key in enumerate(surfaces)}
+    described = [
+        struct_value(cloud_kernels.StateArrays, surface=number[id(surface)], minima=state.minima_sq)
+        for surface, state in states
+    ]
+    return [
+        struct_array(cloud_kernels.StateArrays, described),
+        struct_array(cloud_kernels.SurfaceArrays, [surface.arrays for surface in surfaces.values()]),
+    ]
+
+
+def _node_count(points: int) -> int:
+    """Nodes of the tree over so many points."""
+    level, nodes = -(-points // _LEAF), 0
+    while level:
+        level = -(-level // 4)
+        nodes += level
+        level = 0 if level == 1 else level
+    return nodes
 
 
 def triangle_areas(vertices: Float32, faces: NDArray[np.int32]) -> Float64:
@@ -288,3 +371,13 @@ def _block_boxes(records: Float32) -> Float32:
     low = np.minimum.reduceat(records[:, :3].min(axis=1), starts)
     high = np.maximum.reduceat(records[:, :3].max(axis=1), starts)
     return np.stack([low, high], axis=1)
+
+
+def _sample_lanes(records: Float32) -> tuple[Float32, bool]:
+    """(3, n rounded up to 16) coordinates for ``sample_lanes`` and whether all pieces are points; empty if not."""
+    points = records[:, 0]
+    if (records[:, :3] != points[:, None]).any():
+        return np.zeros((3, 0), np.float32), False
+    lanes = np.zeros((3, -(-len(points) // 16) * 16), np.float32)
+    lanes[:, : len(points)] = points.T
+    return lanes, True

@@ -1,7 +1,8 @@
-"""Kernels from camera poses to new points: depth, back-projection, voxel fusion, compaction.
+"""Kernels from poses to new points: depth, back-projection, voxel fusion, compaction.
 
-Fusion in parallel, with the result of doing it pixel by pixel: every pixel writes its voxel into its view's own hash
-table, the lowest pixel index of a voxel is kept by an atomic minimum, and a second pass asks who won.
+Fusion in parallel, with the result of doing it pixel by pixel: every pixel looks for its voxel in its view's own hash
+table of pixels, the lowest pixel index of a voxel is kept by an atomic minimum, and a second pass asks who won. Points
+are compacted with a running sum of integers, so no thread walks a whole image.
 """
 
 # mypy: ignore-errors
@@ -17,6 +18,9 @@ wp.set_module_options({"enable_backward": False, "fuse_fp": False})
 
 FREE = wp.constant(wp.int64(-1))
 """Key of an unused slot; voxel keys are never negative."""
+
+UNCLAIMED = wp.constant(2147483647)
+"""Pixel of a slot that no pixel has claimed yet."""
 
 _AXIS_HALF = wp.constant(wp.int64(1 << 20))
 _AXIS_BITS = wp.constant(wp.int64(21))
@@ -75,12 +79,13 @@ def _first_slot(key: wp.int64, size: int) -> int:
 
 
 @wp.func
-def _contains(keys: wp.array(dtype=wp.int64), start: int, size: int, key: wp.int64) -> bool:
+def _contains(keys: wp.array(dtype=wp.int64), key: wp.int64) -> bool:
+    size = keys.shape[0]
     slot = _first_slot(key, size)
     present = bool(False)
     probing = bool(True)
     while probing:
-        here = keys[start + slot]
+        here = keys[slot]
         if here == key:
             present = True
             probing = False
@@ -91,63 +96,116 @@ def _contains(keys: wp.array(dtype=wp.int64), start: int, size: int, key: wp.int
 
 
 @wp.func
-def _insert(keys: wp.array(dtype=wp.int64), start: int, size: int, key: wp.int64) -> int:
-    """Slot of ``key`` in the table [start, start + size), which must have room."""
+def _insert(keys: wp.array(dtype=wp.int64), key: wp.int64):
+    """Put ``key`` into a table, which must have room."""
+    size = keys.shape[0]
     slot = _first_slot(key, size)
     probing = bool(True)
     while probing:
-        here = wp.atomic_cas(keys, start + slot, FREE, key)
+        here = wp.atomic_cas(keys, slot, FREE, key)
         if here == FREE or here == key:
             probing = False
         else:
             slot = (slot + 1) & (size - 1)
-    return start + slot
 
 
 @wp.kernel
 def insert_keys(new_keys: wp.array(dtype=wp.int64), table: wp.array(dtype=wp.int64)):
-    _insert(table, 0, table.shape[0], new_keys[wp.tid()])
+    _insert(table, new_keys[wp.tid()])
+
+
+@wp.struct
+class CloudTables:
+    """The voxels that a state has: those of its root, shared with others, and those added since."""
+
+    root: wp.array(dtype=wp.int64)
+    added: wp.array(dtype=wp.int64)
+
+
+@wp.struct
+class GrowingTable:
+    """The table of added voxels of a state, before and after points are added."""
+
+    before: wp.array(dtype=wp.int64)
+    after: wp.array(dtype=wp.int64)
 
 
 @wp.kernel
-def claim_voxels(
+def grow_tables(
+    tables: wp.array(dtype=GrowingTable),
+    points: wp.array(dtype=wp.vec3),
+    offsets: wp.array(dtype=wp.int64),
+    voxel_m: wp.float64,
+    origin_m: wp.float64,
+):
+    """Fill each table after with the voxels of the one before and of its points, (tables, slots + points) threads."""
+    which, i = wp.tid()
+    slots = tables[which].before.shape[0]
+    if i < slots:
+        key = tables[which].before[i]
+        if key != FREE:
+            _insert(tables[which].after, key)
+    else:
+        at = int(offsets[which]) + i - slots
+        if at < int(offsets[which + 1]):
+            _insert(tables[which].after, _voxel_key(points[at], voxel_m, origin_m))
+
+
+@wp.kernel
+def back_project(
     poses: wp.array2d(dtype=float),
     directions: wp.array(dtype=wp.vec3),
     depth: wp.array2d(dtype=float),
     voxel_m: wp.float64,
     origin_m: wp.float64,
     state_of_view: wp.array(dtype=int),
-    state_start: wp.array(dtype=int),
-    state_size: wp.array(dtype=int),
-    state_keys: wp.array(dtype=wp.int64),
-    view_size: int,
-    view_keys: wp.array(dtype=wp.int64),
-    view_first: wp.array(dtype=int),
+    tables: wp.array(dtype=CloudTables),
     points: wp.array2d(dtype=wp.vec3),
-    claims: wp.array2d(dtype=int),
+    keys: wp.array2d(dtype=wp.int64),
 ):
-    """Back-project every pixel and claim its voxel unless the view's state has it. No claim: -1."""
+    """The point of every pixel with depth, and its voxel unless the view's state has it. No new voxel: ``FREE``."""
     view, pixel = wp.tid()
-    claims[view, pixel] = -1
     z = depth[view, pixel]
+    new = FREE
     if z > 0.0:
         centre = wp.vec3d(wp.float64(poses[view, 9]), wp.float64(poses[view, 10]), wp.float64(poses[view, 11]))
         point = wp.vec3(centre + wp.float64(z) * _turn(poses, view, directions[pixel]))
         points[view, pixel] = point
         key = _voxel_key(point, voxel_m, origin_m)
         state = state_of_view[view]
-        if not _contains(state_keys, state_start[state], state_size[state], key):
-            slot = _insert(view_keys, view * view_size, view_size, key)
-            wp.atomic_min(view_first, slot, pixel)
-            claims[view, pixel] = slot
+        if not _contains(tables[state].root, key):
+            if not _contains(tables[state].added, key):
+                new = key
+    keys[view, pixel] = new
+
+
+@wp.kernel
+def claim_voxels(keys: wp.array2d(dtype=wp.int64), first: wp.array2d(dtype=int), claims: wp.array2d(dtype=int)):
+    """first: (views, slots) lowest pixel of a voxel, ``UNCLAIMED`` where free; claims: (views, pixels) slots or -1."""
+    view, pixel = wp.tid()
+    key = keys[view, pixel]
+    claim = int(-1)
+    if key != FREE:
+        size = first.shape[1]
+        slot = _first_slot(key, size)
+        probing = bool(True)
+        while probing:
+            here = wp.atomic_cas(first, view, slot, UNCLAIMED, pixel)
+            if here == UNCLAIMED:
+                probing = False
+            elif keys[view, here] == key:
+                wp.atomic_min(first, view, slot, pixel)
+                probing = False
+            else:
+                slot = (slot + 1) & (size - 1)
+        claim = slot
+    claims[view, pixel] = claim
 
 
 @wp.func
 def _held(point: wp.vec3, boxes: wp.array2d(dtype=wp.float64), box: int) -> bool:
-    """Strictly inside box row ``box``: three times (axis x, y, z, offset, half size). Box -1 holds every point."""
+    """Strictly inside box row ``box``: three times (axis x, y, z, offset, half size)."""
     inside = bool(True)
-    if box < 0:
-        return inside
     for axis in range(3):
         k = 5 * axis
         x = wp.float64(point[0]) * boxes[box, k]
@@ -159,57 +217,42 @@ def _held(point: wp.vec3, boxes: wp.array2d(dtype=wp.float64), box: int) -> bool
 
 
 @wp.kernel
-def keep_first(view_first: wp.array(dtype=int), claims: wp.array2d(dtype=int)):
-    """Withdraw the claims of pixels that were not the first of their voxel."""
-    view, pixel = wp.tid()
-    claim = claims[view, pixel]
-    if claim >= 0:
-        if view_first[claim] != pixel:
-            claims[view, pixel] = -1
-
-
-@wp.kernel
-def count_points(
+def mark_new(
     depth: wp.array2d(dtype=float),
     points: wp.array2d(dtype=wp.vec3),
+    first: wp.array2d(dtype=int),
     claims: wp.array2d(dtype=int),
     boxes: wp.array2d(dtype=wp.float64),
-    box_of_view: wp.array(dtype=int),
-    counts: wp.array2d(dtype=int),
+    box_of_view: wp.array2d(dtype=int),
+    marks: wp.array3d(dtype=int),
+    counts: wp.array3d(dtype=int),
 ):
-    """counts: (n, 3): pixels with depth, those inside the view's box, and new points inside it. Box -1 holds all."""
-    view = wp.tid()
-    box = box_of_view[view]
-    hit = int(0)
-    inside = int(0)
-    new = int(0)
-    for pixel in range(depth.shape[1]):
-        if depth[view, pixel] > 0.0:
-            hit += 1
-            if _held(points[view, pixel], boxes, box):
-                inside += 1
-                if claims[view, pixel] >= 0:
-                    new += 1
-    counts[view, 0] = hit
-    counts[view, 1] = inside
-    counts[view, 2] = new
+    """marks: (regions, views, pixels) 1 where the first pixel of a new voxel lies in the view's box of that region.
+
+    counts: (regions, views, 3) pixels with depth, those inside the box, and new points inside it; zero before.
+    """
+    region, view, pixel = wp.tid()
+    mark = int(0)
+    if depth[view, pixel] > 0.0:
+        wp.atomic_add(counts, region, view, 0, 1)
+        if _held(points[view, pixel], boxes, box_of_view[region, view]):
+            wp.atomic_add(counts, region, view, 1, 1)
+            claim = claims[view, pixel]
+            if claim >= 0:
+                if first[view, claim] == pixel:
+                    wp.atomic_add(counts, region, view, 2, 1)
+                    mark = 1
+    marks[region, view, pixel] = mark
 
 
 @wp.kernel
 def gather_new(
     points: wp.array2d(dtype=wp.vec3),
-    claims: wp.array2d(dtype=int),
-    boxes: wp.array2d(dtype=wp.float64),
-    box_of_view: wp.array(dtype=int),
-    offsets: wp.array(dtype=wp.int64),
+    marks: wp.array3d(dtype=int),
+    places: wp.array3d(dtype=int),
     out: wp.array(dtype=wp.vec3),
 ):
-    """New points inside the view's box in pixel order, at the view's offset."""
-    view = wp.tid()
-    box = box_of_view[view]
-    at = int(offsets[view])
-    for pixel in range(claims.shape[1]):
-        if claims[view, pixel] >= 0:
-            if _held(points[view, pixel], boxes, box):
-                out[at] = points[view, pixel]
-                at += 1
+    """places: (regions, views, pixels) running sums of marks; out: marked points in order of region, view and pixel."""
+    region, view, pixel = wp.tid()
+    if marks[region, view, pixel] != 0:
+        out[places[region, view, pixel] - 1] = points[view, pixel]

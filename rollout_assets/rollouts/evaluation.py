@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import groupby
 from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 from cachetools import LRUCache
@@ -28,8 +30,14 @@ from rollout_assets.rollouts.trace import NOT_SELECTED, SelectedDepth, StepLabel
 KEPT_STATES = 512
 """Evaluated states kept for recipes and rollouts that reach them again; a forgotten one is evaluated anew."""
 
+KEPT_STATE_BYTES = 256 << 20
+"""Memory of evaluated states on host and device; the states used longest ago are forgotten first."""
+
 KEPT_DEPTH_BYTES = 256 << 20
 """Depth images of views taken that are kept for whoever asks for them again; a forgotten one is rendered anew."""
+
+_OBJECT_BYTES = 8 << 10
+"""What a state takes beside the content of its arrays: about sixty small arrays and objects, and room between them."""
 
 DEPTH_VIEWS_PER_LAUNCH = 256
 """Selected views rendered together."""
@@ -91,6 +99,10 @@ class _Offer:
     shell: CandidateShell
 
     @property
+    def own_bytes(self) -> int:
+        return _OBJECT_BYTES + self.oracle_state.own_bytes + _array_bytes(self.shell)
+
+    @property
     def views_to_score(self) -> int:
         return int(self.shell.actor_action_mask.sum())
 
@@ -99,6 +111,10 @@ class _Offer:
 class _Node:
     state: EvaluatedState
     oracle_state: OracleState
+
+    @property
+    def own_bytes(self) -> int:
+        return _OBJECT_BYTES + self.oracle_state.own_bytes + _array_bytes(self.state)
 
 
 class StageTimes:
@@ -127,13 +143,20 @@ class StateEvaluator:
     A state depends on its root, seed and path only, to the bit, not on what it was evaluated with.
     """
 
-    def __init__(self, config: CampaignConfig, scorer: OracleScorer, kept_states: int = KEPT_STATES) -> None:
+    def __init__(
+        self,
+        config: CampaignConfig,
+        scorer: OracleScorer,
+        kept_states: int = KEPT_STATES,
+        kept_bytes: int = KEPT_STATE_BYTES,
+    ) -> None:
         self.config = config
         self.scorer = scorer
         self.times = StageTimes()
         self.views_scored = 0
-        self._nodes: LRUCache[StateName, _Node] = LRUCache(kept_states)
-        self._offers: LRUCache[StateName, _Offer] = LRUCache(kept_states)
+        share = kept_bytes / kept_states  # what each state counts at least, so that both limits hold
+        self._nodes: LRUCache[StateName, _Node] = LRUCache(kept_bytes, lambda node: max(node.own_bytes, share))
+        self._offers: LRUCache[StateName, _Offer] = LRUCache(kept_bytes, lambda offer: max(offer.own_bytes, share))
         self._depths: LRUCache[_ViewName, SelectedDepth] = LRUCache(KEPT_DEPTH_BYTES, _depth_bytes)
         self._lock = threading.Lock()
 
@@ -152,7 +175,7 @@ class StateEvaluator:
         missing = [request for request, name in zip(requests, names, strict=True) if name not in counts]
         offers = {(r.key, r.path): offer for r, offer in zip(missing, self._offered(missing), strict=True)}
         with self._lock:
-            self._offers.update(offers)
+            _keep(self._offers, offers)
         return sum(counts[name] if name in counts else offers[name].views_to_score for name in names)
 
     def selected_depths(
@@ -220,7 +243,7 @@ class StateEvaluator:
         if missing:
             fresh = dict(zip(missing, self._evaluate(list(missing.values())), strict=True))
             with self._lock:
-                self._nodes.update(fresh)
+                _keep(self._nodes, fresh)
             nodes |= fresh
         return [nodes[r.key, r.path] for r in requests]
 
@@ -250,20 +273,27 @@ class StateEvaluator:
         return [kept[r.key, r.path] or next(made) for r in requests]
 
     def _offer(self, requests: Sequence[StateRequest]) -> list[_Offer]:
-        parents = iter(self._nodes_of([StateRequest(r.root, r.seed, r.path[:-1]) for r in requests if r.path]))
+        parents = self._nodes_of([StateRequest(r.root, r.seed, r.path[:-1]) for r in requests if r.path])
         began = perf_counter()
-        places = [self._place(r, next(parents) if r.path else None) for r in requests]
+        places = self._places(requests, parents)
         began = self.times.add("advance", began)
         shells = self._shells(requests, [pose for pose, _ in places])
         self.times.add("candidates", began)
         return [_Offer(pose, state, shell) for (pose, state), shell in zip(places, shells, strict=True)]
 
-    def _place(self, request: StateRequest, parent: _Node | None) -> tuple[Float32, OracleState]:
-        """Where the actor stands in this state, and what the oracle knows there."""
-        if parent is None:
-            return request.root.actor.reference_pose_world_camera, request.root.oracle_state
-        pose = parent.state.shell.pose_world_camera[request.path[-1]]
-        return pose, self.scorer.advance(parent.oracle_state, pose)
+    def _places(self, requests: Sequence[StateRequest], parents: Sequence[_Node]) -> list[tuple[Float32, OracleState]]:
+        """Where the actor stands in each state and what the oracle knows there; ``parents`` of all but the roots."""
+        moved = [request for request in requests if request.path]
+        poses = [
+            parent.state.shell.pose_world_camera[request.path[-1]]
+            for request, parent in zip(moved, parents, strict=True)
+        ]
+        states = [parent.oracle_state for parent in parents]
+        after = iter(zip(poses, self.scorer.advance_all(states, np.stack(poses)) if poses else (), strict=True))
+        return [
+            next(after) if request.path else (request.root.actor.reference_pose_world_camera, request.root.oracle_state)
+            for request in requests
+        ]
 
     def _shells(self, requests: Sequence[StateRequest], poses: Sequence[Float32]) -> list[CandidateShell]:
         """Shells of all states; those of one scene in one call."""
@@ -292,6 +322,25 @@ _ViewName = tuple[str, PinholeCamera, bytes]
 
 def _view_name(root: TargetedRoot, pose_world_camera: Float32) -> _ViewName:
     return root.mesh_version, root.actor.camera, pose_world_camera.tobytes()
+
+
+_Kept = TypeVar("_Kept")
+
+
+def _keep(cache: LRUCache[StateName, _Kept], states: Mapping[StateName, _Kept]) -> None:
+    """Put states into a cache, except for one that is larger than all of it."""
+    for name, state in states.items():
+        with suppress(ValueError):
+            cache[name] = state
+
+
+def _array_bytes(value: object) -> int:
+    """Bytes of all arrays in a dataclass and the dataclasses in it."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if not is_dataclass(value):
+        return 0
+    return sum(_array_bytes(getattr(value, part.name)) for part in fields(value))
 
 
 def _depth_bytes(image: SelectedDepth) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
 from rollout_assets.errors import DataError, ReadingsDiffer
 from rollout_assets.oracle.scorer import OracleScorer
+from rollout_assets.overlap import made_ahead
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.driving import RolloutStart, drive
 from rollout_assets.rollouts.engine import Chain
@@ -60,6 +61,8 @@ class RolloutDatasetWriterStats:
     """Sample key -> why it gave nothing, in words."""
     skip_reasons: dict[str, str] = field(default_factory=dict)
     """Sample key -> the reason's name, as counted in ``rows_skipped``."""
+    device: str = ""
+    """Where the rows were scored, such as cuda:1; empty while none was."""
 
     @property
     def views_per_second(self) -> float:
@@ -120,12 +123,13 @@ class RolloutGenerator:
     def records(self, rows: Sequence[IndexRow], progress: ProgressSink = SILENT) -> Iterator[RolloutZarrRecord]:
         """Records in order of row, target rank and recipe, all of a row or none.
 
-        A row is skipped and counted for what its own data says, twice; any other error ends the generation.
+        A row is skipped and counted for what its own data says, twice; any other error ends the generation. The next
+        row is read, matched and started while this one is scored.
         """
         began = perf_counter()
-        for done, row in enumerate(rows, start=1):
+        for done, (row, prepared) in enumerate(made_ahead(self.prepare, rows), start=1):
             try:
-                records = self._row_records(row)
+                records = self._row_records(row, prepared.result())
             except DataError as error:
                 records = ()
                 self._skip(row, error.skip_reason, str(error))
@@ -168,8 +172,7 @@ class RolloutGenerator:
         except DataError as error:
             return error
 
-    def _row_records(self, row: IndexRow) -> Sequence[RolloutZarrRecord]:
-        prepared = self.prepare(row)
+    def _row_records(self, row: IndexRow, prepared: PreparedSample) -> Sequence[RolloutZarrRecord]:
         self.stats.boxes_ineligible.update(
             {name: count for name, count in prepared.box_reasons.items() if name != "VALID"}
         )
@@ -178,6 +181,8 @@ class RolloutGenerator:
         if prepared.skip_reason is not None:
             self._skip(row, prepared.skip_reason, prepared.skip_reason)
             return ()
+        if prepared.roots:
+            self.stats.device = prepared.roots[0].oracle_state.scene.device
         return tuple(self.records_of(prepared))
 
     def _expand(

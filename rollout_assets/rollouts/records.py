@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from cachetools import LRUCache
 
 from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
@@ -118,6 +121,25 @@ def _step(
     )
 
 
+class _Hashes(NamedTuple):
+    candidate: str
+    oracle: str
+    rollout: str
+
+
+_HASHES: LRUCache[int, tuple[CampaignConfig, _Hashes]] = LRUCache(8)
+"""Hashes of the configurations used last, by identity: every record of a campaign has the same."""
+
+
+def _config_hashes(config: CampaignConfig) -> _Hashes:
+    kept = _HASHES.get(id(config))
+    if kept is None or kept[0] is not config:
+        hashes = _Hashes(config.candidate_config_hash, config.oracle_config_hash, config.rollout_config_hash)
+        kept = config, hashes
+        _HASHES[id(config)] = kept
+    return kept[1]
+
+
 def _lineage(
     actor: VinActor,
     match: TargetMatch,
@@ -126,13 +148,13 @@ def _lineage(
     provenance: SourceProvenance,
     mesh_version: str,
 ) -> RolloutLineage:
-    identity = actor.identity
+    identity, hashes = actor.identity, _config_hashes(config)
     return RolloutLineage(
         **match.lineage_fields(),
         mesh_version=mesh_version,
-        candidate_config_hash=config.candidate_config_hash,
-        oracle_config_hash=config.oracle_config_hash,
-        rollout_config_hash=config.rollout_config_hash,
+        candidate_config_hash=hashes.candidate,
+        oracle_config_hash=hashes.oracle,
+        rollout_config_hash=hashes.rollout,
         model_checkpoint_hash=recipe.checkpoint_sha256,
         random_seed=config.seed,
         rollout_policy=recipe.policy,

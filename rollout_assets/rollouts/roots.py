@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,17 +12,19 @@ from numpy.typing import NDArray
 from rollout_assets.candidates.mixture import CandidateRequest, generate_candidates
 from rollout_assets.candidates.rules import Extent
 from rollout_assets.candidates.shell import CandidateShell
-from rollout_assets.config import CampaignConfig, OracleConfig, TargetConfig
+from rollout_assets.config import CampaignConfig, OracleConfig, TargetConfig, data_home
 from rollout_assets.errors import ConfigError
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.poses import IDENTITY_POSE, Float32, translation
+from rollout_assets.geometry.triangle_bvh import build_tree
 from rollout_assets.oracle.scene import OracleScene, SceneCache
 from rollout_assets.oracle.scorer import OracleScorer, OracleState, Refusal, Refused
+from rollout_assets.oracle.tree_files import TreeFiles
 from rollout_assets.randomness import rng_for
 from rollout_assets.rollouts.keys import RolloutKey
 from rollout_assets.rollouts.target_sources import RolloutTargetSource, target_source_of
 from rollout_assets.rollouts.unlabelled import views_at_root
-from rollout_assets.sources.meshes import MeshLibrary
+from rollout_assets.sources.meshes import MeshLibrary, TriangleMesh
 from rollout_assets.sources.sample import VinActor, VinSample
 from rollout_assets.targets.matching import TargetMatch, match_targets
 from rollout_assets.targets.reach import longest_horizon, within_sight, within_turn
@@ -95,23 +98,35 @@ class SceneLoader:
     """Scenes by id, on the campaign's device, with their mesh versions. Safe to share between threads.
 
     Meshes that are not simplified as the campaign says are refused: their labels would be those of another campaign.
+    ``trees`` is where trees of large meshes are kept; default: below the data home.
     """
 
-    def __init__(self, meshes: MeshLibrary, oracle: OracleConfig, max_bytes: int = SCENE_CACHE_BYTES) -> None:
+    def __init__(
+        self,
+        meshes: MeshLibrary,
+        oracle: OracleConfig,
+        max_bytes: int = SCENE_CACHE_BYTES,
+        trees: TreeFiles | None = None,
+    ) -> None:
         if meshes.simplify != oracle.simplify:
             raise ConfigError(
                 f"the source was opened with simplify = {meshes.simplify}, but oracle.simplify is {oracle.simplify}; "
                 "open it with campaigns.plan.open_source, or give VinOfflineStore.open the campaign's value"
             )
         self._meshes, self._device, self._scenes = meshes, oracle.device, SceneCache(max_bytes)
+        self._trees = trees or TreeFiles(data_home() / "trees")
 
     def find(self, scene_id: str) -> tuple[OracleScene, str] | None:
         """The scene, and the version of the very triangles in it; None when there is no mesh."""
         if self._meshes.find(scene_id) is None:
             return None
         mesh = self._meshes.load(scene_id)
-        scene = self._scenes.get(mesh.content_hash, lambda: OracleScene(mesh.vertices, mesh.faces, self._device))
-        return scene, mesh.content_hash
+        return self._scenes.get(mesh.content_hash, lambda: self._scene(mesh)), mesh.content_hash
+
+    def _scene(self, mesh: TriangleMesh) -> OracleScene:
+        build = partial(build_tree, mesh.vertices, mesh.faces)
+        tree = self._trees.get(mesh.content_hash, len(mesh.faces), build)
+        return OracleScene(mesh.vertices, mesh.faces, self._device, tree)
 
 
 def prepare_sample(
@@ -143,15 +158,18 @@ def prepare_sample(
     cloud = scorer.fuse(scene, actor.points_world)
     measured = scorer.region(scene, cloud, _extent_box(extent)) if config.oracle.scene_labels else None
     scene_region = None if isinstance(measured, Refused) else measured
+    matches = match_targets(chosen, sample.truth, config.targets)
+    labelled = [match for match in matches if match.labelled and match.best_row is not None]
+    boxes = [sample.truth.gt_boxes.boxes[row : row + 1] for row in (m.best_row for m in labelled) if row is not None]
+    states = iter(scorer.begin_all(scene, actor.camera, cloud, boxes, scene_region))
     targets: list[TargetedRoot | RefusedTarget] = []
-    for match in match_targets(chosen, sample.truth, config.targets):
+    for match in matches:
         if not match.labelled or match.best_row is None:
             known = len(sample.truth.gt_boxes) > 0
             shell = None if known else views_at_root(actor, match, extent, scene, config)
             targets.append(RefusedTarget(match, match.primary_reason.name, match.status, shell))
             continue
-        box = sample.truth.gt_boxes.boxes[match.best_row : match.best_row + 1]
-        state = scorer.begin(scene, actor.camera, cloud, box, scene_region)
+        state = next(states)
         if isinstance(state, Refused):
             targets.append(RefusedTarget(_without_label(match, state.reason), state.reason.name, state.detail))
         else:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollout_assets.config import OracleConfig
-from rollout_assets.errors import GeometryError
+from rollout_assets.errors import DeviceMemoryError, GeometryError
 from rollout_assets.geometry.poses import look_along
 from rollout_assets.oracle import naive
 from rollout_assets.oracle.crops import crop_surface
@@ -180,6 +180,44 @@ def test_the_byte_budget_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None
     assert _same(whole, small.score(requests))
     monkeypatch.setattr("rollout_assets.oracle.scorer.bytes_per_view", lambda *_: 1 << 20)
     assert _same(whole, small.score(requests))
+
+
+def test_memory_that_runs_out_makes_batches_smaller_and_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer, requests = _frontier()
+    whole = scorer.score(requests)
+    after = scorer.advance_all([request.state for request in requests], views(len(requests)))
+    sizes: list[int] = []
+    views_of = OracleScorer._views
+
+    def small_device(self: OracleScorer, states: Any, poses: np.ndarray, state_of_view: Any) -> Any:
+        sizes.append(len(poses))
+        if len(poses) > 3:
+            raise DeviceMemoryError("cuda:0 has no memory left")
+        return views_of(self, states, poses, state_of_view)
+
+    monkeypatch.setattr(OracleScorer, "_views", small_device)
+    assert _same(whole, scorer.score(requests))
+    assert max(sizes) == 26 and min(sizes) <= 3
+    again = scorer.advance_all([request.state for request in requests], views(len(requests)))
+    assert [state.target.error_m2 for state in again] == [state.target.error_m2 for state in after]
+    monkeypatch.setattr(OracleScorer, "_views", lambda *_: (_ for _ in ()).throw(DeviceMemoryError("none at all")))
+    with pytest.raises(DeviceMemoryError, match="none at all"):
+        scorer.score(requests)
+
+
+def test_advancing_together_changes_no_bit() -> None:
+    scorer, requests = _frontier()
+    states, poses = [request.state for request in requests], views(len(requests), seed=9)
+    together = scorer.advance_all(states, poses)
+    for state, pose, advanced in zip(states, poses, together, strict=True):
+        alone = scorer.advance(state, pose)
+        assert alone.target.state.minima_sq.numpy().tobytes() == advanced.target.state.minima_sq.numpy().tobytes()
+        assert alone.target.error_m2 == advanced.target.error_m2
+        assert np.array_equal(alone.cloud.points, advanced.cloud.points)
+        assert (alone.scene_region is None) == (advanced.scene_region is None)
+        table = advanced.cloud.added.numpy()
+        added = advanced.cloud.points[len(state.cloud.parts[0]) :]
+        assert sorted(table[table >= 0].tolist()) == sorted(advanced.cloud.grid.keys(added).tolist())
 
 
 def test_threads_change_no_bit() -> None:
