@@ -173,7 +173,7 @@ class QHLoader:
 
     Iterating gives the rest of the current epoch; the next iteration gives the next epoch. ``options`` are those of
     ``DataLoader``, for example ``pin_memory`` or ``prefetch_factor``. An error of this package that happens in a worker
-    is raised here as what it is.
+    is raised here as what it is. Workers over stores in object storage are not forked.
 
     Where ``torch.distributed`` is initialised and the dataset is shared by all its ranks, each epoch begins with
     ``check_ranks``, so every rank must begin it.
@@ -183,6 +183,8 @@ class QHLoader:
         if options.get("persistent_workers"):
             raise StoreError("persistent_workers=True would keep the position of an earlier epoch; leave it out")
         self.dataset = dataset
+        if num_workers and dataset.source.in_object_storage:  # its client does not survive a fork
+            options.setdefault("multiprocessing_context", "forkserver")
         self._loader: DataLoader[QHBatch | _WorkerError] = DataLoader(
             _WithErrors(dataset), batch_size=None, num_workers=num_workers, **options
         )

@@ -70,7 +70,7 @@ def require_source_of(reader: RolloutZarrStoreReader, source: VinOfflineStore) -
         made_from = None if number == ABSENT else config[number]
         if made_from is None or not source.had_manifest(made_from):
             raise StoreError(
-                f"{reader.location}: was made from a source with manifest {made_from}, but {source.root} has "
+                f"{reader.location}: was made from a source with manifest {made_from}, but {source.location} has "
                 f"{source.source_manifest_hash} and did not have that one before an append either; "
                 "give the source that the campaign names"
             )
@@ -87,12 +87,12 @@ def _require_row(
         row = source.row(sample_key)
     except SourceRowMissing:
         raise StoreError(
-            f"{reader.location}: began from row {sample_key!r}, which {source.root} does not have; "
+            f"{reader.location}: began from row {sample_key!r}, which {source.location} does not have; "
             "give the source that the campaign names"
         ) from None
     if (row.shard_id, row.row) != (shard, shard_row):
         raise StoreError(
-            f"{reader.location}: began from row {sample_key!r} in {shard} row {shard_row}, but in {source.root} it "
+            f"{reader.location}: began from row {sample_key!r} in {shard} row {shard_row}, but in {source.location} it "
             f"lies in {row.shard_id} row {row.row}; give the source that the campaign names"
         )
 

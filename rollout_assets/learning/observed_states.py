@@ -179,7 +179,7 @@ class ObservedStates:
         if actor.reference_pose_world_camera.tobytes() != root_pose.tobytes():
             raise StoreError(
                 f"{self._reader.location}: rollouts of {actor.identity.sample_key} begin at another pose than the row "
-                f"has in {self._source.root}; the row was changed after the rollouts were made, so make them again"
+                f"has in {self._source.location}; the row was changed after the rollouts were made, so make them again"
             )
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollout_assets.errors import StoreDamaged, StoreError
+from rollout_assets.locations.url import is_object_url
 from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON
+from rollout_assets.rollouts.zarr_store.pointer import resolve_url
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.seals import Seals, apply_seals, read_seals
 
@@ -92,7 +94,7 @@ class PinnedStore:
     def _refusal(self, what: str) -> StoreError:
         version = f"{self.location} (manifest {self.manifest_sha256[:_SHOWN_DIGITS]})"
         was = "" if self.named == self.location else f", which {self.named} was when the dataset was made,"
-        way = "make the dataset again to train on what is there now; 'campaign prune --keep' keeps more versions"
+        way = "make the dataset again to train on what is there now; [retention] versions of the campaign keeps more"
         return StoreError(f"{version}{was} {what}; {way}")
 
 
@@ -106,6 +108,8 @@ def open_stores(stores: Sequence[str]) -> list[RolloutZarrStoreReader]:
 
 
 def _resolved(named: str) -> str:
+    if is_object_url(named):
+        return str(resolve_url(named))
     return named if "://" in named else str(Path(named).expanduser().resolve())
 
 

@@ -25,6 +25,7 @@ from rollout_assets.learning.observable import COLUMNS_READ
 from rollout_assets.learning.observation_source import ObservationReader, ObservationSource
 from rollout_assets.learning.pinned import PinnedStore, UnverifiedStoreWarning, open_stores
 from rollout_assets.learning.state_filter import StateFilter
+from rollout_assets.locations.url import is_object_url
 from rollout_assets.observations.observation import Observations
 from rollout_assets.progress import ProgressSink
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -108,6 +109,11 @@ class StateSource:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_readers": {}}
+
+    @property
+    def in_object_storage(self) -> bool:
+        """Whether a store lies behind a URL of object storage."""
+        return any(is_object_url(pin.location) for pin in self.pins)
 
     @property
     def readers(self) -> list[RolloutZarrStoreReader]:

@@ -15,13 +15,13 @@ from rollout_assets.campaigns.layout import (
 from rollout_assets.campaigns.layout import (
     CampaignLayout as CampaignLayout,
 )
-from rollout_assets.campaigns.plan import (
+from rollout_assets.campaigns.plan_entry import (
     ROLLOUT_SHARD_MANIFEST_VERSION as ROLLOUT_SHARD_MANIFEST_VERSION,
 )
-from rollout_assets.campaigns.plan import (
+from rollout_assets.campaigns.plan_entry import (
     RolloutShardEntry as RolloutShardEntry,
 )
-from rollout_assets.campaigns.plan import (
+from rollout_assets.campaigns.plan_entry import (
     RolloutShardRow as RolloutShardRow,
 )
 from rollout_assets.campaigns.plan import (

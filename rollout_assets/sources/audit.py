@@ -10,9 +10,10 @@ import numpy as np
 
 from rollout_assets.errors import SourceDamaged, SourceVersionUnknown, is_fault
 from rollout_assets.geometry.boxes import PROBABILITY
-from rollout_assets.parsing import expand_path
+from rollout_assets.locations.url import Location
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.sources import layout
+from rollout_assets.sources.folder import SourceFolder
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.meshes import MeshLibrary
 from rollout_assets.sources.oddities import RowOddities, store_oddities, unknown_parts
@@ -42,16 +43,17 @@ class StoreAudit:
         return not self.broken
 
 
-def audit_store(path: str | Path, mesh_dirs: Sequence[Path] = (), progress: ProgressSink = SILENT) -> StoreAudit:
+def audit_store(path: str | Path, mesh_dirs: Sequence[Location] = (), progress: ProgressSink = SILENT) -> StoreAudit:
     """Check metadata and, where it can be read, every row; all findings are collected, none stops the audit."""
-    root = expand_path(path).resolve()
+    folder = SourceFolder.at(path)
+    root = folder.whole()
     try:
         snapshot, problems = examine(root)
     except SourceVersionUnknown as error:
         return StoreAudit(root, None, 0, (str(error).removeprefix(f"{root}: "),))
     if snapshot is None:
         return StoreAudit(root, None, 0, tuple(problems))
-    store = VinOfflineStore(snapshot, MeshLibrary(tuple(mesh_dirs) or (root / layout.MESHES_DIR,)))
+    store = VinOfflineStore(folder, snapshot, MeshLibrary(tuple(mesh_dirs) or (root / layout.MESHES_DIR,)))
     metadata_problems = " ".join(problems)
     rows = RowOddities()
     for done, row in enumerate(store.rows(), start=1):

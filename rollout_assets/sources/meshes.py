@@ -21,7 +21,9 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from rollout_assets.errors import MeshError, is_fault
+from rollout_assets.locations.url import Location
 from rollout_assets.sources import simplification
+from rollout_assets.sources.folder import MeshFolder
 from rollout_assets.sources.mesh_digests import FileStamp, MeshDigests
 from rollout_assets.sources.ply import UnusualPly, read_binary_ply
 
@@ -133,7 +135,7 @@ class MeshLibrary:
 
     def __init__(
         self,
-        mesh_dirs: Sequence[Path],
+        mesh_dirs: Sequence[Location],
         max_bytes: int = DEFAULT_CACHE_BYTES,
         digests: MeshDigests | None = None,
         simplify: float | None = None,
@@ -143,7 +145,8 @@ class MeshLibrary:
         if simplify is not None:
             simplification.require_package(simplify)
         self.simplify = simplify
-        self.mesh_dirs = tuple(Path(folder) for folder in mesh_dirs)
+        self.mesh_dirs = tuple(mesh_dirs)
+        self._folders = tuple(MeshFolder(folder) for folder in mesh_dirs)
         self.max_bytes = max_bytes
         self._digests = digests or MeshDigests()
         self._lock = threading.Lock()
@@ -158,8 +161,8 @@ class MeshLibrary:
         """The first mesh file of a scene, in order of directories, then endings; None when there is none."""
         if not scene_id or Path(scene_id).name != scene_id:
             return None
-        candidates = (folder / mesh_file_name(scene_id, end) for folder in self.mesh_dirs for end in MESH_ENDINGS)
-        return next((path for path in candidates if path.is_file()), None)
+        candidates = (folder.file(mesh_file_name(scene_id, end)) for folder in self._folders for end in MESH_ENDINGS)
+        return next((path for path in candidates if path is not None), None)
 
     def load(self, scene_id: str) -> TriangleMesh:
         """The mesh of a scene, from memory when the file has not been touched since."""

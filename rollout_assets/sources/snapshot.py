@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,9 @@ from rollout_assets.parsing import parse_json
 from rollout_assets.sources import layout
 from rollout_assets.sources.layout import BlockSpec, IndexRow, KnownBlock, Manifest, ShardSpec
 from rollout_assets.sources.versions import name_problems, unsupported_version
+
+MetadataCheck = Callable[["StoreSnapshot"], Iterator[str]]
+"""Gives every problem that it finds in a store's metadata."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +64,20 @@ class StoreSnapshot:
         return {row.sample_key: row for row in self.rows}
 
 
-def read_snapshot(root: Path) -> StoreSnapshot:
-    """Read and check a store's metadata; ``SourceDamaged`` lists everything that is wrong with it."""
-    snapshot, problems = examine(root)
+def read_snapshot(root: Path, checks: Sequence[MetadataCheck] | None = None) -> StoreSnapshot:
+    """Read and check a store's metadata; ``SourceDamaged`` lists everything that is wrong with it.
+
+    ``checks`` are those of ``METADATA_CHECKS`` unless others are given.
+    """
+    snapshot, problems = examine(root, checks=checks)
     if problems or snapshot is None:
         raise SourceDamaged(str(root), problems)
     return snapshot
 
 
-def examine(root: Path, manifest_file: str = layout.MANIFEST_FILE) -> tuple[StoreSnapshot | None, list[str]]:
+def examine(
+    root: Path, manifest_file: str = layout.MANIFEST_FILE, *, checks: Sequence[MetadataCheck] | None = None
+) -> tuple[StoreSnapshot | None, list[str]]:
     """The snapshot, as far as it can be read, and all problems.
 
     A place that is no store is a ``SourceError``, a store of a version that cannot be read a ``SourceVersionUnknown``.
@@ -89,7 +97,7 @@ def examine(root: Path, manifest_file: str = layout.MANIFEST_FILE) -> tuple[Stor
         return None, [f"{path.name}: {problem}" for problem in validation_problems(error)]
     rows, problems = _read_index(root / layout.INDEX_FILE, manifest)
     snapshot = StoreSnapshot(root=root, manifest_json=raw, manifest=manifest, rows=rows)
-    for check in METADATA_CHECKS:
+    for check in METADATA_CHECKS if checks is None else checks:
         problems.extend(check(snapshot))
     return snapshot, problems
 
@@ -167,10 +175,10 @@ def shards_hold_their_blocks(snapshot: StoreSnapshot) -> Iterator[str]:
         if not folder.is_dir():
             yield f"{shard.shard_id}: directory {shard.relative_dir} is missing"
         else:
-            yield from (f"{shard.shard_id}: {problem}" for problem in _shard_problems(folder, shard, version))
+            yield from (f"{shard.shard_id}: {problem}" for problem in shard_problems(folder, shard, version))
 
 
-METADATA_CHECKS: tuple[Callable[[StoreSnapshot], Iterator[str]], ...] = (
+METADATA_CHECKS: tuple[MetadataCheck, ...] = (
     counts_agree,
     index_is_dense,
     rows_lie_in_their_shards,
@@ -180,7 +188,8 @@ METADATA_CHECKS: tuple[Callable[[StoreSnapshot], Iterator[str]], ...] = (
 """Everything that can be checked without reading an array's values."""
 
 
-def _shard_problems(folder: Path, shard: ShardSpec, version: int) -> Iterator[str]:
+def shard_problems(folder: Path, shard: ShardSpec, version: int) -> Iterator[str]:
+    """What is wrong with the blocks of one shard."""
     yield from name_problems(version, shard.blocks)
     sizes: dict[str, tuple[int, str]] = {}
     for known in (known for name, known in layout.KNOWN_BLOCKS.items() if name in shard.blocks):

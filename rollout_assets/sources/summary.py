@@ -61,7 +61,7 @@ def summarise_store(store: VinOfflineStore, progress: ProgressSink = SILENT) -> 
     scenes = tuple(SceneSummary(faces=_faces(store, row["scene_id"]), **row) for row in means.iter_rows(named=True))
     splits: dict[str, int] = {split: len(store.rows(split)) for split in SPLITS}
     num_shards = len(store.manifest.shards)
-    return StoreSummary(str(store.root), store.version, store.source_manifest_hash, splits, num_shards, scenes)
+    return StoreSummary(str(store.location), store.version, store.source_manifest_hash, splits, num_shards, scenes)
 
 
 def _eligible(boxes: BoxSet) -> int:

@@ -18,22 +18,26 @@ from rollout_assets.errors import SourceDamaged, SourceError, SourceRowMissing, 
 from rollout_assets.geometry.boxes import SEM_ID, is_padding, unpack_boxes
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import RIG_FROM_LUF, Float32, compose, finite_rigid
-from rollout_assets.parsing import expand_path
+from rollout_assets.locations.url import Location
 from rollout_assets.sources import layout
+from rollout_assets.sources.folder import SourceFolder
 from rollout_assets.sources.layout import IndexRow, ShardSpec
 from rollout_assets.sources.mesh_digests import MeshDigests
 from rollout_assets.sources.meshes import MeshLibrary
 from rollout_assets.sources.sample import BoxSet, EvidencePoints, VinActor, VinSample, VinTruth, class_names_of
 from rollout_assets.sources.scene_splits import scene_splits
-from rollout_assets.sources.snapshot import StoreSnapshot, read_snapshot
+from rollout_assets.sources.snapshot import StoreSnapshot
 from rollout_assets.sources.versions import REFERENCE, SNIPPET, block_of
 
 
 class VinOfflineStore:
     """A store of a supported format version. Opening checks all metadata; ``sample`` reads only one row's chunks."""
 
-    def __init__(self, snapshot: StoreSnapshot, meshes: MeshLibrary, splits: SplitConfig | None = None) -> None:
+    def __init__(
+        self, folder: SourceFolder, snapshot: StoreSnapshot, meshes: MeshLibrary, splits: SplitConfig | None = None
+    ) -> None:
         self._splits = splits or SplitConfig()
+        self._folder = folder
         self._snapshot = self._assigned(snapshot)
         self._arrays: dict[tuple[str, str], zarr.Array[Any]] = {}
         self._lock = Lock()
@@ -43,21 +47,23 @@ class VinOfflineStore:
     def open(
         cls,
         path: str | Path,
-        mesh_dirs: Sequence[Path] = (),
+        mesh_dirs: Sequence[Location] = (),
         mesh_digests: MeshDigests | None = None,
         *,
         splits: SplitConfig | None = None,
         simplify: float | None = None,
     ) -> Self:
-        """Open and check a store; ``SourceDamaged`` lists all problems. Meshes default to ``meshes/`` inside it.
+        """Open and check a store, in a folder or behind a URL; ``SourceDamaged`` lists all problems.
+
+        Meshes default to ``meshes/`` inside it.
 
         Nothing is ever written there; what is worth remembering about meshes goes to ``mesh_digests``. Rows are in
         the splits of a campaign's ``splits``, and in the source's own without it. With ``simplify``, meshes are read
         with only that share of their faces.
         """
-        root = expand_path(path).resolve()
-        folders = tuple(mesh_dirs) or (root / layout.MESHES_DIR,)
-        return cls(read_snapshot(root), MeshLibrary(folders, digests=mesh_digests, simplify=simplify), splits)
+        folder = SourceFolder.at(path)
+        folders = tuple(mesh_dirs) or (folder.location / layout.MESHES_DIR,)
+        return cls(folder, folder.snapshot(), MeshLibrary(folders, digests=mesh_digests, simplify=simplify), splits)
 
     def __len__(self) -> int:
         return len(self._snapshot.rows)
@@ -71,8 +77,17 @@ class VinOfflineStore:
 
     @property
     def root(self) -> Path:
-        """The store's directory."""
+        """The folder that the store's files are read from."""
         return self._snapshot.root
+
+    @property
+    def location(self) -> Location:
+        """Where the store lies: its folder, or its URL."""
+        return self._folder.location
+
+    def shard_dir(self, shard: ShardSpec, *, anew: bool = False) -> Path:
+        """The folder with all files of one shard; ``anew`` compares copies of objects with what is there now."""
+        return self._folder.shard(shard, self.version, anew=anew)
 
     @property
     def manifest(self) -> layout.Manifest:
@@ -109,24 +124,24 @@ class VinOfflineStore:
         if isinstance(index_or_key, int):
             if 0 <= index_or_key < len(rows):
                 return rows[index_or_key]
-            raise SourceRowMissing(f"{self.root}: no sample {index_or_key}; the store has 0 to {len(rows) - 1}")
+            raise SourceRowMissing(f"{self.location}: no sample {index_or_key}; the store has 0 to {len(rows) - 1}")
         if row := self._snapshot.rows_by_key.get(index_or_key):
             return row
-        raise SourceRowMissing(f"{self.root}: no sample with key {index_or_key!r}; 'source info --rows' lists them")
+        raise SourceRowMissing(f"{self.location}: no sample with key {index_or_key!r}; 'source info --rows' lists them")
 
     def refresh(self) -> tuple[IndexRow, ...]:
         """Look again and return the rows appended since; rows that changed under us are an error."""
-        fresh = self._assigned(read_snapshot(self.root))
+        fresh = self._assigned(self._folder.snapshot())
         count = len(self._snapshot.rows)
         if fresh.rows[:count] != self._snapshot.rows:
-            raise SourceError(f"{self.root}: rows seen before have changed; the store was rebuilt, open it again")
+            raise SourceError(f"{self.location}: rows seen before have changed; the store was rebuilt, open it again")
         self._snapshot = fresh
         return fresh.rows[count:]
 
     def _assigned(self, snapshot: StoreSnapshot) -> StoreSnapshot:
         if self._splits.mode == "from_source":
             return snapshot
-        return replace(snapshot, rows=scene_splits(self._splits).assign(snapshot.rows, str(snapshot.root)))
+        return replace(snapshot, rows=scene_splits(self._splits).assign(snapshot.rows, str(self.location)))
 
     def sample(self, row: IndexRow) -> VinSample:
         """Both halves of one row. Values that cannot be right are a ``SourceDamaged`` that names them.
@@ -163,7 +178,7 @@ class VinOfflineStore:
         spec = self._shard(row).blocks.get(name)
         if spec is None:
             return None
-        payload, offsets_path = (self.root / self._shard(row).relative_dir / path for path in spec.paths)
+        payload, offsets_path = (self.shard_dir(self._shard(row)) / path for path in spec.paths)
         try:
             # Not mapped into memory: a read of a map that fails ends the process instead of raising an error.
             begin, end = np.load(offsets_path, allow_pickle=False)[row.row : row.row + 2]
@@ -181,14 +196,16 @@ class VinOfflineStore:
     def _shard(self, row: IndexRow) -> ShardSpec:
         shard = self._snapshot.shards.get(row.shard_id)
         if shard is None:
-            raise SourceRowMissing(f"{self.root}: sample {row.sample_key!r} lies in {row.shard_id}, which is not there")
+            raise SourceRowMissing(
+                f"{self.location}: sample {row.sample_key!r} lies in {row.shard_id}, which is not there"
+            )
         return shard
 
     def _array(self, shard: ShardSpec, name: str) -> zarr.Array[Any]:
         with self._lock:
             array = self._arrays.get((shard.shard_id, name))
             if array is None:
-                path = self.root / shard.relative_dir / shard.blocks[name].paths[0]
+                path = self.shard_dir(shard) / shard.blocks[name].paths[0]
                 array = zarr.open_array(path, mode="r")
                 self._arrays[shard.shard_id, name] = array
             return array
@@ -315,4 +332,6 @@ class VinOfflineStore:
             raise self._damage(row, name, f"pose {at} is not a finite rigid pose: {shown}")
 
     def _damage(self, row: IndexRow, name: str, problem: str) -> SourceDamaged:
-        return SourceDamaged(str(self.root), [f"{row.shard_id}: {name} row {row.row} ({row.sample_key}): {problem}"])
+        return SourceDamaged(
+            str(self.location), [f"{row.shard_id}: {name} row {row.row} ({row.sample_key}): {problem}"]
+        )

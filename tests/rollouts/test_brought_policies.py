@@ -120,7 +120,7 @@ def shards(campaign: CampaignConfig) -> list[RolloutZarrStoreReader]:
     """The shards of the training rows, built, validated and sealed."""
     done = run_campaign(campaign)
     assert done.ok, done.shards
-    layout = CampaignLayout(campaign.shards.output_dir)
+    layout = CampaignLayout.of(campaign)
     readers = [RolloutZarrStoreReader(layout.shard(s.shard_id) / "rollouts.zarr") for s in done.shards if s.records]
     return [reader for reader in readers if reader.strings("split") == ["train"]]
 
@@ -214,7 +214,7 @@ def test_worker_processes_make_the_same_shards(tmp_path, small_store, package, s
     done = run_campaign(config, workers=2)
     assert done.ok, done.shards
     for shard in shards:
-        other = CampaignLayout(config.shards.output_dir).shard(Path(shard.location).parent.name) / "rollouts.zarr"
+        other = CampaignLayout.of(config).shard(Path(shard.location).parent.name) / "rollouts.zarr"
         for path in ("candidates/selection_logits", "steps/selected_shell_index", "lineage/model_checkpoint_id"):
             assert np.array_equal(
                 RolloutZarrStoreReader(other).array(path), shard.array(path), equal_nan="logits" in path

@@ -74,6 +74,7 @@ def test_equal_scores_fall_to_the_lowest_shell_index():
     assert decide(recipe("oracle_greedy"), view, 2, np.random.default_rng(0)).selected == (1, 2)
 
 
+@pytest.mark.ci
 def test_draws_follow_the_recorded_probabilities():
     view = PolicyView(np.ones(4, bool), np.zeros((4, 3)), np.zeros((1, 3)), np.array([0.0, 1.0, 2.0, 3.0]))
     rng = np.random.default_rng(3)

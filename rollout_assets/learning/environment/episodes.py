@@ -180,5 +180,5 @@ class EpisodePlayer:
 
     def _note_dead_end(self, root: TargetedRoot, dead: set[str]) -> None:
         if root.name in dead:
-            raise SourceError(f"{self.loader.store.root}: no view can be taken at any root; check [candidates]")
+            raise SourceError(f"{self.loader.store.location}: no view can be taken at any root; check [candidates]")
         dead.add(root.name)

@@ -79,7 +79,9 @@ def shuffled_roots(loader: RootLoader, rows_per_window: int, rng: np.random.Gene
             yield from (window[at] for at in rng.permutation(len(window)))
         if not dealt:
             reasons = sorted(set(loader.skipped.values()))
-            raise SourceError(f"{loader.store.root}: no row has a target that can be rolled out: {'; '.join(reasons)}")
+            raise SourceError(
+                f"{loader.store.location}: no row has a target that can be rolled out: {'; '.join(reasons)}"
+            )
 
 
 def _chosen_rows(store: VinOfflineStore, campaign: CampaignConfig, config: EnvironmentConfig) -> Sequence[IndexRow]:
@@ -89,7 +91,9 @@ def _chosen_rows(store: VinOfflineStore, campaign: CampaignConfig, config: Envir
         chosen = {store.row(name).sample_index for name in config.rows}
         rows = [row for row in rows if row.sample_index in chosen]
     if not rows:
-        raise SourceError(f"{store.root}: no row to play in {', '.join(splits)}; 'source info --rows' lists all rows")
+        raise SourceError(
+            f"{store.location}: no row to play in {', '.join(splits)}; 'source info --rows' lists all rows"
+        )
     return rows
 
 

@@ -1,13 +1,14 @@
 """An opened rollout store: its files, arrays, dictionaries, tables and manifest, read lazily and by chunk.
 
-The ground that records, validation and the reader stand on. A store may lie in a directory, behind an fsspec URL
-(``s3://...``, ``memory://...``) or in any Zarr storage backend; it is always opened read-only.
+The ground that records, validation and the reader stand on. A store may lie in a directory, in object storage
+(``s3://...``, ``gs://...``, ``az://...``), behind another URL of fsspec (``memory://...``) or in any Zarr storage
+backend; it is always opened read-only.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore
 
-from rollout_assets.errors import StoreDamaged, StoreError
+from rollout_assets.errors import ConfigError, RolloutAssetsError, StoreDamaged, StoreError
+from rollout_assets.locations.url import is_object_url
 from rollout_assets.parsing import expand_path
 from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray, decoding_threads
 from rollout_assets.rollouts.zarr_store.chunks.files import BackendFiles, LocalFiles, StoreFiles
+from rollout_assets.rollouts.zarr_store.chunks.object_files import ObjectFiles
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.dictionaries import decode_strings
 from rollout_assets.rollouts.zarr_store.documents import (
@@ -35,6 +38,7 @@ from rollout_assets.rollouts.zarr_store.documents import (
 from rollout_assets.rollouts.zarr_store.foreign.derived import SOURCE_OF_TARGET, derived_source_of_target
 from rollout_assets.rollouts.zarr_store.foreign.schema_versions import schema_problem
 from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, SOURCE_SPLITS, parse_manifest
+from rollout_assets.rollouts.zarr_store.pointer import resolve_url
 from rollout_assets.rollouts.zarr_store.schema import DICTIONARIES, TABLES
 
 StoreLocation = Path | str | Store | LocalFiles
@@ -50,7 +54,7 @@ class OpenStore:
 
     def __init__(self, store_dir: StoreLocation) -> None:
         self.location = str(store_dir)
-        self.files, self._backend = open_files(store_dir)
+        self.files, self._backend = _opened(store_dir)
         self._arrays: dict[str, RowArray] = {}
         try:
             data, root = read_document(self.files, "")
@@ -68,7 +72,7 @@ class OpenStore:
     @property
     def resolved_location(self) -> str:
         """Where the files lie themselves: a promoted store is a link, and who opened it stays with its version."""
-        return str(self.files.root) if isinstance(self.files, LocalFiles) else self.location
+        return str(self.files) if isinstance(self.files, LocalFiles | ObjectFiles) else self.location
 
     @cached_property
     def root(self) -> zarr.Group:
@@ -114,11 +118,17 @@ class OpenStore:
             columns = table.without_rasters.columns
             names = [column.name for column in columns if not column.added or self.has(table.path(column.name))]
         arrays = {name: self.row_array(table.path(name)) for name in names}
+        self.prefetch(arrays.values(), start, stop)
         rows = range(*slice(start, stop).indices(max((len(array) for array in arrays.values()), default=0)))
         if len(rows) * sum(array.row_bytes for array in arrays.values()) < _WORTH_THREADS:
             return {name: array.read(start, stop) for name, array in arrays.items()}
         read = decoding_threads().map(lambda array: array.read(start, stop, threads=False), arrays.values())
         return dict(zip(arrays, read, strict=True))
+
+    def prefetch(self, arrays: Iterable[RowArray], start: int = 0, stop: int | None = None) -> None:
+        """Ask for the files of some rows ahead, all at once, where the store lies in object storage."""
+        if isinstance(self.files, ObjectFiles):
+            self.files.prefetch(key for array in arrays for key in array.files_of(start, stop))
 
     def num_rows(self, table: str) -> int:
         """Rows of a table."""
@@ -217,6 +227,10 @@ def split_location(location: Path | str, split: str | None) -> Path | str:
         if split is None:
             return location
         raise
+    except Exception as error:  # storage backends raise many kinds of errors
+        if isinstance(error, RolloutAssetsError):
+            raise
+        raise StoreError(f"{location}: cannot be opened: {str(error) or type(error).__name__}") from None
     splits = promoted_splits(attributes)
     if splits is None:
         if schema_problem(attributes) is not None:
@@ -245,12 +259,22 @@ def _table(name: str) -> Table:
     return TABLES[name]
 
 
+def _opened(location: StoreLocation) -> tuple[StoreFiles, Any]:
+    try:
+        return open_files(location)
+    except ConfigError as error:  # a URL that cannot be used
+        raise StoreError(str(error)) from None
+
+
 def open_files(location: StoreLocation) -> tuple[StoreFiles, Any]:
     """The files at a location, and the Zarr storage backend for them; nothing there is a ``StoreError``."""
     if isinstance(location, LocalFiles):
         return location, LocalStore(location.root, read_only=True)
     if isinstance(location, Store):
         return BackendFiles(location), location
+    if is_object_url(location):
+        objects = ObjectFiles(resolve_url(str(location)))
+        return objects, objects.backend
     if "://" in str(location):
         backend = _remote_files(str(location))
         return BackendFiles(backend), backend
@@ -262,6 +286,8 @@ def open_files(location: StoreLocation) -> tuple[StoreFiles, Any]:
 
 def _remote_files(url: str) -> FsspecStore:
     """The backend of a URL; a scheme that nobody knows, or whose package is missing, is a ``StoreError``."""
+    if url.rstrip("/") in ("http:", "https:"):
+        raise StoreError(f"{url}: cannot be opened: it names no host")
     try:
         return FsspecStore.from_url(url, read_only=True)
     except Exception as error:  # every backend has errors of its own

@@ -44,6 +44,7 @@ def read_seals(store: OpenStore, paths: Collection[str]) -> Seals:
             _require_layout(store.row_array(path))
     if is_foreign:
         return {}
+    store.prefetch(store.row_array(path) for path in paths)
     inventories = decoding_threads().map(lambda path: _inventory(store, path), paths)
     return {inventory.path: _confirmed_checksums(inventory, manifest) for inventory in inventories}
 

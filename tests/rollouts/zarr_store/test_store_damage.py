@@ -292,6 +292,7 @@ def test_the_undamaged_store_is_right(mutable_store: Mutable) -> None:
         assert result.errors == []
 
 
+@pytest.mark.ci
 def test_flipped_bits_are_reported(mutable_store: Mutable) -> None:
     assert_reported(mutable_store, list(flips(mutable_store, np.random.default_rng(1), 90)), 90, every=2)
 
@@ -304,14 +305,17 @@ def test_swapped_chunks_are_reported(mutable_store: Mutable) -> None:
     assert_reported(mutable_store, list(swaps(mutable_store, np.random.default_rng(3), 20)), 20)
 
 
+@pytest.mark.ci
 def test_edited_attributes_are_reported(mutable_store: Mutable) -> None:
     assert_reported(mutable_store, list(edited_attributes(mutable_store)), 70, every=2)
 
 
+@pytest.mark.ci
 def test_one_changed_value_in_any_array_is_reported(mutable_store: Mutable) -> None:
     assert_reported(mutable_store, list(changed_values(mutable_store, np.random.default_rng(4))), 150, every=4)
 
 
+@pytest.mark.ci
 def test_removed_arrays_and_renamed_groups_are_reported(mutable_store: Mutable) -> None:
     assert_reported(mutable_store, list(removals(mutable_store)), 35)
 

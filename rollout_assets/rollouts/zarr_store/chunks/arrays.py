@@ -83,6 +83,14 @@ class RowArray:
                 self._fill(*job)
         return out
 
+    def files_of(self, start: int = 0, stop: int | None = None) -> list[str]:
+        """Keys of the files that hold some rows; none where Zarr reads them."""
+        stop = len(self) if stop is None else min(stop, len(self))
+        if self.layout is None or stop <= start or not self.row_bytes:
+            return []
+        rows = self.layout.file_rows
+        return [f"{self.path}/{self.layout.file_key(index)}" for index in range(start // rows, -(-stop // rows))]
+
     def _jobs(
         self, layout: RowLayout, start: int, stop: int, out: NDArray[Any]
     ) -> list[tuple[RowLayout, int, int, NDArray[Any]]]:

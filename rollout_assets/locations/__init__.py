@@ -1,0 +1,1 @@
+"""Where data lies: a folder on a disk, or objects behind a URL."""

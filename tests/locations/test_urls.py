@@ -1,0 +1,54 @@
+"""URLs of object storage: what is one, what is refused, and that no secret in one is ever printed."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from rollout_assets.config import CampaignConfig
+from rollout_assets.config.toml_text import toml_text
+from rollout_assets.errors import ConfigError
+from rollout_assets.locations.url import ObjectUrl, below, cache_root, parse_location, resolved
+
+
+@pytest.mark.parametrize("text", ["s3://bucket/a/b", "gs://bucket", "az://container/prefix"])
+def test_a_url_keeps_its_text_and_has_names(text):
+    url = ObjectUrl(f"{text}/")
+    assert url == text and f"{url / 'more'}" == f"{text}/more"
+    assert isinstance(parse_location(text), ObjectUrl) and below(Path("/base"), url) == url == resolved(url)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("http://host/a", "the scheme must be one of s3://, gs://, az://"),
+        ("s3:///a", "must be s3://BUCKET/PREFIX"),
+        ("s3://bucket/a//b", "without empty or dotted names"),
+        ("s3://bucket/../b", "without empty or dotted names"),
+        ("s3://key:hidden@bucket/a", "credentials and options come from the environment"),
+        ("s3://bucket/a?token=hidden", "credentials and options come from the environment"),
+    ],
+)
+def test_what_is_no_usable_url_is_refused_without_its_secrets(text, problem):
+    with pytest.raises(ConfigError) as refusal:
+        ObjectUrl(text)
+    assert problem in str(refusal.value) and "hidden" not in str(refusal.value)
+
+
+def test_two_urls_have_two_folders_for_copies(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROLLOUT_ASSETS_CACHE", str(tmp_path))
+    folders = {ObjectUrl(f"s3://bucket/{name}").cache_dir for name in ("a/b", "a_b", "a.b")}
+    assert len(folders) == 3 and all(folder.parent == cache_root() == tmp_path for folder in folders)
+
+
+def test_a_campaign_takes_urls_and_writes_them_back():
+    config = CampaignConfig(
+        name="far", source={"store_dir": "s3://b/source", "mesh_dirs": ["gs://m"]}, shards={"output_dir": "az://c/out"}
+    )
+    assert isinstance(config.shards.output_dir, ObjectUrl)
+    text = toml_text(config)
+    assert 'output_dir = "az://c/out"' in text and 'store_dir = "s3://b/source"' in text
+    assert CampaignConfig.recorded(config.model_dump(mode="json")) == config
+    with pytest.raises(ValidationError, match="credentials and options come from the environment"):
+        CampaignConfig(name="far", shards={"output_dir": "s3://b/a?key=1"})
+    assert config.writer_config_hash == CampaignConfig(name="far").writer_config_hash
