@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from rollout_assets.config.algorithms import versions_of
 from rollout_assets.config.evaluation import EvaluationSettings
 from rollout_assets.config.hashing import canonical_hash
 from rollout_assets.config.recipes import DEFAULT_RECIPES, RECORDED, RolloutRecipeConfig
@@ -20,6 +21,7 @@ from rollout_assets.config.sections import (
     CandidateConfig,
     OracleConfig,
     QualityConfig,
+    RetentionConfig,
     RolloutSuspiciousQueryConfig,
     SelectedDepthRetentionConfig,
     ShardConfig,
@@ -51,6 +53,7 @@ class CampaignConfig(ConfigSection):
     suspicious: RolloutSuspiciousQueryConfig = unhashed(RolloutSuspiciousQueryConfig())
     quality: QualityConfig = QualityConfig()
     automation: AutomationConfig = AutomationConfig()
+    retention: RetentionConfig = RetentionConfig()
     training: TrainingSettings | None = unhashed(
         None,
         description="With this table Dagster trains a policy on the promoted store; see 'train --example'.",
@@ -95,17 +98,17 @@ class CampaignConfig(ConfigSection):
     @property
     def candidate_config_hash(self) -> str:
         """Digest of what decides which views are offered and which of them may be taken."""
-        return canonical_hash(self.hashable("candidates"))
+        return canonical_hash({**self.hashable("candidates"), **versions_of("candidates")})
 
     @property
     def oracle_config_hash(self) -> str:
         """Digest of what decides a label."""
-        return canonical_hash(self.hashable("oracle"))
+        return canonical_hash({**self.hashable("oracle"), **versions_of("oracle")})
 
     @property
     def rollout_config_hash(self) -> str:
         """Digest of what decides targets, selections and chains."""
-        return canonical_hash(self.hashable("seed", "targets", "recipes"))
+        return canonical_hash({**self.hashable("seed", "targets", "recipes"), **versions_of("targets", "rollouts")})
 
     @property
     def writer_config_hash(self) -> str:
@@ -116,6 +119,7 @@ class CampaignConfig(ConfigSection):
                 "oracle": self.oracle_config_hash,
                 "rollout": self.rollout_config_hash,
                 **self.hashable("selected_depth", "store"),
+                **versions_of("store"),
             }
         )
 

@@ -20,6 +20,7 @@ from rollout_assets.config.tables import merge_tables
 from rollout_assets.config.toml_text import toml_text
 from rollout_assets.config.training import resolve_training_paths
 from rollout_assets.errors import ConfigError
+from rollout_assets.locations.url import below, resolved
 from rollout_assets.parsing import expand_path, parse_toml, read_text_file
 
 DEMO_CAMPAIGN = "demo"
@@ -95,7 +96,7 @@ def _refuse_same_place(written: CampaignText, config: CampaignConfig, base: Camp
     """A campaign beside another one needs a name and an output folder of its own."""
     if config.name == base.name:
         raise ConfigError(f"{written.name}: give a name of its own; {base.name} is that of the campaign it extends")
-    if config.shards.output_dir.resolve() == base.shards.output_dir.resolve():
+    if resolved(config.shards.output_dir) == resolved(base.shards.output_dir):
         raise ConfigError(
             f"{written.name}: give shards.output_dir of its own; {config.shards.output_dir} is that of {base.name}"
         )
@@ -144,11 +145,11 @@ def _written(name_or_path: str | Path) -> CampaignText:
 def _with_paths(config: CampaignConfig, base: Path) -> CampaignConfig:
     source = config.source.model_copy(
         update={
-            "store_dir": base / config.source.store_dir,
-            "mesh_dirs": tuple(base / folder for folder in config.source.mesh_dirs),
+            "store_dir": below(base, config.source.store_dir),
+            "mesh_dirs": tuple(below(base, folder) for folder in config.source.mesh_dirs),
         }
     )
-    shards = config.shards.model_copy(update={"output_dir": base / config.shards.output_dir})
+    shards = config.shards.model_copy(update={"output_dir": below(base, config.shards.output_dir)})
     split = config.split.model_copy(update={"file": config.split.file and base / config.split.file})
     resolved = {
         "source": source,

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 from pydantic.fields import FieldInfo
 
 from rollout_assets.errors import ConfigError
+from rollout_assets.locations.url import Location, ObjectUrl, is_url
 from rollout_assets.parsing import expand_path
 
 LARGEST_INT16 = 2**15 - 1
@@ -42,6 +43,19 @@ def _usable(path: Path) -> Path:
 
 UsablePath = Annotated[Path, AfterValidator(_usable)]
 """A path that a file can have, with ``~`` replaced by the home it names."""
+
+
+def _usable_location(location: Path | ObjectUrl) -> Location:
+    return location if isinstance(location, ObjectUrl) else _usable(location)
+
+
+UsableLocation = Annotated[
+    Annotated[Path, Tag("path")] | Annotated[ObjectUrl, Tag("url")],
+    Discriminator(lambda value: "url" if is_url(value) else "path"),
+    AfterValidator(_usable_location),
+]
+"""A usable path, or a URL of object storage."""
+
 Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=64)]
 
 

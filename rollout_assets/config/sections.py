@@ -20,7 +20,7 @@ from rollout_assets.config.section import (
     Pixels,
     Positive,
     SmallCount,
-    UsablePath,
+    UsableLocation,
     Whole,
     hashed_when_set,
     unhashed,
@@ -61,8 +61,8 @@ SuspiciousKind = Literal[
 class SourceConfig(ConfigSection):
     """Where the recorded snippets are. None of it is hashed: the source's own manifest hash is."""
 
-    store_dir: UsablePath = unhashed(Path("source"), description="The VIN offline store.")
-    mesh_dirs: tuple[UsablePath, ...] = unhashed(
+    store_dir: UsableLocation = unhashed(Path("source"), description="The VIN offline store: a folder or a URL.")
+    mesh_dirs: tuple[UsableLocation, ...] = unhashed(
         (), description="Folders of scene meshes; empty: meshes/ in the store."
     )
     splits: tuple[Split, ...] = unhashed(("train", "val"), min_length=1, description="Splits to make rollouts for.")
@@ -211,7 +211,9 @@ class OracleConfig(ConfigSection):
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = unhashed(
         "auto", description="auto takes a GPU if there is one."
     )
-    batch_mib: Count = unhashed(512, description="Memory for one device batch; never changes a result.")
+    batch_mib: Annotated[Count, Field(le=16_384)] = unhashed(
+        512, description="Memory for one device batch; never changes a result. A device with less halves its batches."
+    )
 
     @model_validator(mode="after")
     def _depth_range(self) -> Self:
@@ -255,7 +257,9 @@ class ShardConfig(ConfigSection):
     """How source rows are divided into shards. Never changes a row, so it is not part of any hash."""
 
     rows_per_shard: Count = unhashed(4, description="Source rows that are built and retried together.")
-    output_dir: UsablePath = unhashed(Path("campaign"), description="Plan, shards and the promoted store live here.")
+    output_dir: UsableLocation = unhashed(
+        Path("campaign"), description="Plan, shards and the promoted store live here: a folder or a URL."
+    )
 
 
 class RolloutSuspiciousQueryConfig(ConfigSection):
@@ -297,6 +301,21 @@ class AutomationConfig(ConfigSection):
     shards_per_tick: Count = unhashed(
         200, description="Shards that one look of the sensor starts; the next look starts the rest."
     )
+    promotion_workers: Annotated[Count, Field(le=256)] = unhashed(
+        1, description="Processes that merge shards side by side in a promotion; the result is the same."
+    )
+
+
+class RetentionConfig(ConfigSection):
+    """What `campaign clean` leaves. Never changes a row, and never lets anything go that is still referred to."""
+
+    versions: Count = unhashed(2, description="Newest promoted versions to keep; the current one always stays.")
+    set_aside_days: NonNegative = unhashed(7.0, description="Days to keep what builds have set aside.")
+    staging_days: NonNegative = unhashed(1.0, description="Days to keep what dead attempts have left.")
+    replaced_plans: Natural = unhashed(5, description="Newest replaced plans to keep.")
+    trainings: Natural = unhashed(3, description="Newest trainings to keep, beside the current and the evaluated one.")
+    observation_days: NonNegative = unhashed(30.0, description="Days to keep observations that no training reads.")
+    run_days: NonNegative = unhashed(30.0, description="Days to keep runs of Dagster that tell nothing current.")
 
 
 Limits = tuple[Fraction, Fraction]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollout_assets.parsing import expand_path
+from rollout_assets.locations.url import below, parse_location
 
 
 def merge_tables(table: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,6 +24,6 @@ def resolve_paths(table: dict[str, Any], names: tuple[str, ...], base: Path) -> 
     for name in names:
         value = table.get(name)
         if isinstance(value, str):
-            table[name] = base / expand_path(value)
+            table[name] = below(base, parse_location(value))
         elif isinstance(value, list):
-            table[name] = [base / expand_path(entry) if isinstance(entry, str) else entry for entry in value]
+            table[name] = [below(base, parse_location(entry)) if isinstance(entry, str) else entry for entry in value]

@@ -25,6 +25,7 @@ from rollout_assets.config.section import (
     Positive,
     Seed,
     SmallCount,
+    UsableLocation,
     UsablePath,
     unhashed,
 )
@@ -43,7 +44,7 @@ class ValidationConfig(ConfigSection):
 
     share: OpenShare = Field(0.15, description="Share of the scenes that are held out, by hash; at least one.")
     seed: Seed = Field(0, description="Another seed holds out other scenes.")
-    stores: tuple[UsablePath, ...] = unhashed(
+    stores: tuple[UsableLocation, ...] = unhashed(
         (), description="Stores to validate on instead; then no training scene is held out."
     )
 
@@ -75,10 +76,10 @@ class TrainingSettings(ConfigSection):
     A campaign's section ``[training]`` is one; its own promoted store and source come first.
     """
 
-    stores: tuple[UsablePath, ...] = unhashed(
+    stores: tuple[UsableLocation, ...] = unhashed(
         (), description="Rollout stores to train on; of a promoted store, its split train is taken."
     )
-    sources: tuple[UsablePath, ...] = unhashed(
+    sources: tuple[UsableLocation, ...] = unhashed(
         (), description="Source stores that the rollouts began from; every store finds its own."
     )
     head: Head = Field("gain", description="gain: of this view alone; q: of all views from this one on.")
