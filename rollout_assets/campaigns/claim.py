@@ -11,6 +11,8 @@ from typing import Literal
 from pydantic import ValidationError
 
 from rollout_assets.campaigns.layout import CampaignLayout, StoredModel
+from rollout_assets.campaigns.objects.publishing import publish_claim
+from rollout_assets.campaigns.objects.working_copy import refresh_plan
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CampaignError
 from rollout_assets.files import now_utc, publish_json
@@ -26,16 +28,19 @@ class OutputClaim(StoredModel):
 
 def claim_output_dir(config: CampaignConfig) -> None:
     """Claim a campaign's output folder, or refuse one that is another's; call it with the plan's lock held."""
-    layout = CampaignLayout(config.shards.output_dir)
+    layout = CampaignLayout.of(config)
     refuse_other_campaign(config)
     if not layout.claim.exists():
         claim = OutputClaim(campaign=config.name, since_utc=now_utc())
         publish_json(layout.claim, claim.model_dump(mode="json"))
+        if not publish_claim(layout, layout.claim.read_bytes()):
+            refresh_plan(layout)
+            refuse_other_campaign(config)
 
 
 def refuse_other_campaign(config: CampaignConfig) -> None:
     """Raise ``CampaignError`` if a campaign's output folder belongs to another campaign; an unclaimed one is free."""
-    path = CampaignLayout(config.shards.output_dir).claim
+    path = CampaignLayout.of(config).claim
     try:
         claim = OutputClaim.model_validate_json(path.read_bytes())
     except FileNotFoundError:

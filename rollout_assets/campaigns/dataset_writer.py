@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_assets.campaigns.markers import RowOutcome, SealedStore, validate_and_seal
-from rollout_assets.campaigns.plan import RolloutShardEntry, open_source, planned_rows
+from rollout_assets.campaigns.plan import open_source, planned_rows
+from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.config import CampaignConfig
+from rollout_assets.overlap import Behind
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.generator import RolloutDatasetWriterStats, RolloutGenerator
 from rollout_assets.rollouts.policy_registry import require_policies
@@ -72,10 +74,11 @@ class RolloutDatasetWriter:
         scored: set[tuple[str | None, str | None]] = set()
         store_config = RolloutZarrStoreConfig.from_campaign(self.config)
         with RolloutZarrStoreWriter(store_dir, store_config, context=context, on_step=on_step) as writer:
-            for record in generator.records(rows, progress):
-                writer.append(record)
-                records[record.lineage.source_sample_index] += 1
-                scored.add((record.lineage.scene_id, record.lineage.mesh_version))
+            with Behind(writer.append) as append:  # compressed and written while the next row is scored
+                for record in generator.records(rows, progress):
+                    append(record)
+                    records[record.lineage.source_sample_index] += 1
+                    scored.add((record.lineage.scene_id, record.lineage.mesh_version))
             if records:
                 writer.finish()
         sealed = validate_and_seal(store_dir) if records else None

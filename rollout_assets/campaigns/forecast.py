@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rollout_assets.campaigns.layout import CampaignLayout
-from rollout_assets.campaigns.markers import ShardOwner, owner_if_finished
-from rollout_assets.campaigns.plan import RolloutShardEntry, ShardPlan
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_assets.campaigns.columns.kept import Columns
+from rollout_assets.campaigns.columns.survey import CampaignSurvey
+from rollout_assets.campaigns.plan import ShardPlan
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import SourceError
 from rollout_assets.randomness import rng_for
@@ -39,18 +40,16 @@ class CampaignForecast:
 
 def forecast_campaign(config: CampaignConfig, plan: ShardPlan, source: VinOfflineStore) -> CampaignForecast:
     """Targets by looking at some rows; hours and gigabytes from the shards that are finished."""
-    owners = _finished(config, plan.entries)
-    done = sum(len(owner.rows) for owner in owners)
-    left = plan.num_rows - done
-    seconds = sum(owner.seconds for owner in owners)
-    stored = sum(owner.store.bytes for owner in owners if owner.store is not None)
+    finished = _finished(config, plan)
+    done, stored = int(finished["rows"].sum()), int(finished["bytes"].sum())
+    left, seconds = plan.num_rows - done, float(finished["seconds"].sum())
     return CampaignForecast(
         shards=len(plan.entries),
         rows=plan.num_rows,
-        rows_per_split=Counter(row.split for entry in plan.entries for row in entry.rows),
-        finished_shards=len(owners),
+        rows_per_split=plan.entries.columns.rows_by_split(),
+        finished_shards=len(finished["rows"]),
         rows_left=left,
-        targets_expected=round(_targets_per_row(config, plan.entries, source) * plan.num_rows),
+        targets_expected=round(_targets_per_row(config, plan.entries.columns.sample, source) * plan.num_rows),
         views_per_step=config.candidates.num_candidates,
         hours_left=seconds / done * left / 3600 if done else None,
         gigabytes_left=stored / done * left / 1e9 if done else None,
@@ -58,19 +57,20 @@ def forecast_campaign(config: CampaignConfig, plan: ShardPlan, source: VinOfflin
     )
 
 
-def _finished(config: CampaignConfig, entries: Sequence[RolloutShardEntry]) -> list[ShardOwner]:
-    layout = CampaignLayout(config.shards.output_dir)
-    owners = ((entry, owner_if_finished(layout.shard(entry.shard_id))) for entry in entries)
-    return [owner for entry, owner in owners if owner is not None and owner.entry_sha256 == entry.sha256]
+def _finished(config: CampaignConfig, plan: ShardPlan) -> Columns:
+    """The columns of the shards that are finished as they are planned."""
+    survey = CampaignSurvey.of(config, plan.entries)
+    rows = survey.finished.place[survey.current()]
+    return {name: values[rows] for name, values in survey.finished.columns.items()}
 
 
-def _targets_per_row(config: CampaignConfig, entries: Sequence[RolloutShardEntry], source: VinOfflineStore) -> float:
-    rows = [row for entry in entries for row in entry.rows]
-    probed = rows[:: max(len(rows) // PROBED_ROWS, 1)]
+def _targets_per_row(config: CampaignConfig, samples: NDArray[np.int64], source: VinOfflineStore) -> float:
+    """Targets of some rows; ``samples``: (rows,) sample index of every planned row."""
+    probed = samples[:: max(len(samples) // PROBED_ROWS, 1)].tolist()
     targets = 0
-    for row in probed:
+    for row in map(source.row, probed):
         try:
-            sample = source.sample(source.row(row.sample_index))
+            sample = source.sample(row)
         except SourceError:
             continue  # a row that cannot be read will have no target
         rng = rng_for(config.seed, row.sample_key, "targets")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.markers import read_owner
+from rollout_assets.campaigns.objects.working_copy import refresh_shards
 from rollout_assets.campaigns.versions import current_version
 from rollout_assets.config import CampaignConfig
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -24,8 +25,9 @@ class FunnelStage:
 
 def campaign_funnel(config: CampaignConfig) -> tuple[FunnelStage, ...]:
     """Rows, targets, rollouts, steps, candidates, actor-valid, labelled, trainable of the promoted store."""
-    layout = CampaignLayout(config.shards.output_dir)
+    layout = CampaignLayout.of(config)
     version = current_version(config)
+    refresh_shards(layout)
     children = [RolloutZarrStoreReader(path) for path in version.children]
     owners = [read_owner(layout.shard(shard_id)) for shard_id in version.shard_ids]
     skipped, refused, stuck = (

@@ -14,7 +14,8 @@ from pathlib import Path
 from rollout_assets.campaigns import check_names
 from rollout_assets.campaigns.layout import STORE_NAME, CampaignLayout
 from rollout_assets.campaigns.markers import ShardOwner, damage, read_owner
-from rollout_assets.campaigns.plan import RolloutShardEntry
+from rollout_assets.campaigns.objects.working_copy import fetch_planned_shard, fetch_shard
+from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.files import stamp_tree
@@ -41,7 +42,9 @@ class ShardIntegrity:
 
 def examine_shard(config: CampaignConfig, entry: RolloutShardEntry) -> ShardIntegrity:
     """Read every byte of a shard and compare it with its markers, the plan and the campaign."""
-    shard_dir = CampaignLayout(config.shards.output_dir).shard(entry.shard_id)
+    layout = CampaignLayout.of(config)
+    fetch_shard(layout, entry.shard_id, entry.sha256)
+    shard_dir = layout.shard(entry.shard_id)
     return _examine(config, entry, shard_dir, stamp_tree(shard_dir) if shard_dir.is_dir() else "")
 
 
@@ -91,7 +94,10 @@ def _examine(config: CampaignConfig, entry: RolloutShardEntry, shard_dir: Path, 
 
 def open_shard(config: CampaignConfig, shard_id: str) -> RolloutZarrStoreReader | None:
     """The store of a shard; None when all its rows were skipped."""
-    store_dir = CampaignLayout(config.shards.output_dir).shard(shard_id) / STORE_NAME
+    layout = CampaignLayout.of(config)
+    store_dir = layout.shard(shard_id) / STORE_NAME
+    if not store_dir.is_dir():
+        fetch_planned_shard(layout, shard_id)
     return _opened(store_dir, stamp_tree(store_dir)) if store_dir.is_dir() else None
 
 

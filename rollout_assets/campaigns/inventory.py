@@ -10,6 +10,7 @@ second time: whatever is damaged is built again from there. Nothing is linked be
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from typing import Literal
 from pydantic import ValidationError
 
 from rollout_assets.campaigns.layout import CampaignLayout, StoredModel
+from rollout_assets.campaigns.objects.storage import storage_at
 from rollout_assets.files import SizeAndDigest, file_sha256, publish_bytes, tree_status
+from rollout_assets.locations.url import ObjectUrl
 from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON
 from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME
 
@@ -131,7 +134,7 @@ def read_inventory(layout: CampaignLayout, version: str) -> VersionInventory | N
 def renew_times(layout: CampaignLayout, version: str) -> None:
     """Take over the present times of a version that was found sound, so that its files need not be read next time."""
     before = read_inventory(layout, version)
-    if before is not None:
+    if before is not None and layout.url is None:
         after = VersionInventory.take(layout.versions / version, before.digests)
         if after != before:
             write_inventory(layout, version, after)
@@ -145,6 +148,8 @@ def check_version(
     if inventory is None:
         return VersionCheck(version, False, ())
     published = inventory.files if split is None else inventory.of_split(split)
+    if layout.url is not None:
+        return VersionCheck(version, True, tuple(_object_damage(layout.url, version, split, published, deep)))
     return VersionCheck(version, True, tuple(_damage(layout.versions / version, split, published, deep)))
 
 
@@ -187,6 +192,33 @@ def _damage(
         for path, found in zip(paths, threads.map(problem, paths), strict=True):
             if found is not None:
                 yield DamagedFile.at(path, found)
+
+
+def _object_damage(
+    url: ObjectUrl, version: str, split: str | None, published: Mapping[str, PublishedFile], deep: bool
+) -> Iterator[DamagedFile]:
+    """What of a version in object storage is not as published: by the sizes of a listing, or by every byte."""
+    objects = storage_at(url).objects
+    prefix = f"versions/{version}/"
+    sizes = {fact.key.removeprefix(prefix): fact.size for fact in objects.listing(f"{prefix}{split or ''}".rstrip("/"))}
+    present = {path: size for path, size in sizes.items() if split in (None, _split_of(path))}
+
+    def problem(path: str) -> str | None:
+        file = published.get(path)
+        if file is None:
+            return "does not belong there"
+        if path not in present:
+            return "is missing"
+        if present[path] != file.bytes:
+            return f"has {present[path]:,} bytes, {file.bytes:,} were published"
+        if deep and hashlib.sha256(objects.read(prefix + path)).hexdigest() != file.sha256:
+            return "was altered since it was published"
+        return None
+
+    paths = sorted(published.keys() | present.keys())
+    for path, found in zip(paths, objects.at_once(problem, paths), strict=True):
+        if found is not None:
+            yield DamagedFile.at(path, found)
 
 
 def _status(version_dir: Path, split: str | None) -> dict[str, stat_result]:

@@ -3,6 +3,7 @@
     <output_dir>/campaign.json                  the campaign that writes here; no other one may
                  plan.jsonl                     one line per shard; grows, never changes
                  plans/                         plans that were replaced, kept as evidence
+                 columns/                       plan and markers in columns; they can be removed at any time
                  shards/shard-000003/           a finished shard: rollouts.zarr/, _owner.json, _SUCCESS.json (last)
                         _FAILED.shard-000003.<time>.json
                  staging/shard-000003.<time>/   a build under way, or what a dead one left
@@ -25,12 +26,16 @@ A shard whose rows were all skipped has no ``rollouts.zarr``; its owner file say
 
 from __future__ import annotations
 
+import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from rollout_assets.files import publish_json, remove_path, rename_path, time_name
+from rollout_assets.config import CampaignConfig
+from rollout_assets.files import publish_json, remove_path, rename_path, time_name, tree_status
+from rollout_assets.locations.url import Location, ObjectUrl
 
 ROLLOUT_SHARD_OWNER_FILENAME = "_owner.json"
 """Shard owner/provenance sidecar written before final promotion."""
@@ -38,8 +43,18 @@ ROLLOUT_SHARD_OWNER_FILENAME = "_owner.json"
 ROLLOUT_SHARD_SUCCESS_FILENAME = "_SUCCESS.json"
 """Completion marker written last for a validated rollout shard."""
 
+STORE_ELSEWHERE_FILENAME = "_STORE_ELSEWHERE.json"
+"""In this machine's copy of a shard: its store lies in object storage and was not needed here yet."""
+
+FAILURE_PREFIX = "_FAILED."
+"""Beginning of the name of a note that a failed build leaves beside the shards; the shard's name follows."""
+
 STORE_NAME = "rollouts.zarr"
 """Name of the store inside a shard, and of the promoted store."""
+
+
+SILENT_FOR_S = 3_600.0
+"""Seconds without a write after which an attempt of another machine is taken for dead."""
 
 
 class StoredModel(BaseModel):
@@ -62,6 +77,24 @@ class CampaignLayout:
     """Paths below a campaign's output directory."""
 
     root: Path
+    url: ObjectUrl | None = None
+    """Where the campaign lies if not on a disk; ``root`` is then this machine's copy of what it needs of it."""
+
+    @classmethod
+    def of(cls, config: CampaignConfig) -> CampaignLayout:
+        """The layout of a campaign."""
+        place = config.shards.output_dir
+        return cls(place.cache_dir, place) if isinstance(place, ObjectUrl) else cls(place)
+
+    @property
+    def store_location(self) -> Location:
+        """What readers open: the link on a disk, or the URL of the pointer."""
+        return self.promoted if self.url is None else self.url / STORE_NAME
+
+    @property
+    def place(self) -> str:
+        """Where the campaign lies, for messages."""
+        return str(self.url or self.root)
 
     @property
     def claim(self) -> Path:
@@ -72,6 +105,16 @@ class CampaignLayout:
     def plan(self) -> Path:
         """The current plan."""
         return self.root / "plan.jsonl"
+
+    @property
+    def plan_columns(self) -> Path:
+        """The plan in columns; it can be removed at any time."""
+        return self.root / "columns" / "plan.npz"
+
+    @property
+    def marker_columns(self) -> Path:
+        """The markers of finished shards in columns; it can be removed at any time."""
+        return self.root / "columns" / "markers.npz"
 
     @property
     def replaced_plans(self) -> Path:
@@ -161,8 +204,8 @@ class CampaignLayout:
         return self.shards / shard_id
 
     def new_attempt(self, name: str) -> Path:
-        """A fresh staging directory's path, named by what is built and when."""
-        return self.staging / f"{name}.{time_name()}"
+        """A fresh staging directory's path, named by what is built, when, and on which machine."""
+        return self.staging / f"{name}.{time_name()}-{machine_name()}"
 
     def attempts(self, name: str) -> list[Path]:
         """Staging directories of one shard or of a promotion, oldest first."""
@@ -170,7 +213,7 @@ class CampaignLayout:
 
     def failures(self, shard_id: str) -> list[Path]:
         """Failure notes of a shard, oldest first."""
-        return sorted(self.shards.glob(f"_FAILED.{shard_id}.*.json"))
+        return sorted(self.shards.glob(f"{FAILURE_PREFIX}{shard_id}.*.json"))
 
     def lock(self, name: str) -> Path:
         """The lock file of a shard, of the plan or of promotion."""
@@ -188,9 +231,10 @@ class CampaignLayout:
     def clear_attempts(self, name: str) -> tuple[SetAside, ...]:
         """Set aside what dead attempts left; of one shard only the last such leftover is kept.
 
-        Call it with the lock of ``name`` held: then every attempt is a dead one.
+        Call it with the lock of ``name`` held: then every attempt of this machine is a dead one. That of another one,
+        from which the file system may not carry locks, is taken for dead when nothing was written there for long.
         """
-        dead = self.attempts(name)
+        dead = [attempt for attempt in self.attempts(name) if is_dead_attempt(attempt)]
         if not dead:
             return ()
         for older in [*dead[:-1], *self._set_aside_attempts(name)]:
@@ -210,3 +254,16 @@ class CampaignLayout:
             if b"left by an attempt that died" in note.read_bytes():
                 attempts += [path for path in (folder, note) if path.exists()]
         return attempts
+
+
+def machine_name() -> str:
+    """This machine, as part of a file name."""
+    return "".join(letter if letter.isalnum() else "_" for letter in socket.gethostname())[:32] or "unnamed"
+
+
+def is_dead_attempt(attempt: Path) -> bool:
+    """Whether nobody can be at work in a staging directory, for one who holds the lock of what is built there."""
+    if attempt.name.endswith(f"-{machine_name()}"):
+        return True
+    times = [attempt.stat().st_mtime, *(status.st_mtime for status in tree_status(attempt).values())]
+    return time.time() - max(times) > SILENT_FOR_S

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rollout_assets.campaigns.markers import ShardOwner
-from rollout_assets.campaigns.plan import RolloutShardEntry
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_assets.campaigns.columns.survey import CampaignSurvey
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.markers import ShardOwner, read_owner
+from rollout_assets.campaigns.plan_entry import PlannedShards, RolloutShardEntry
 
 BY_SCENE = '[split] mode = "by_scene" in the campaign puts every scene into one split'
 """The way out for a scene in several splits."""
@@ -43,13 +49,45 @@ def find_leaks(shards: Iterable[tuple[RolloutShardEntry, ShardOwner]]) -> Iterat
             yield Leak(f"mesh {version[:12]} is in several splits: {_places(places)}", way_out)
 
 
-def leaking_scenes(entries: Iterable[RolloutShardEntry]) -> tuple[str, ...]:
+def leaks_among(layout: CampaignLayout, survey: CampaignSurvey, numbers: Sequence[int]) -> Iterator[Leak]:
+    """``find_leaks`` of finished shards by their numbers; their markers are read only if columns tell of a leak."""
+    planned = survey.planned
+    if _may_leak(survey, numbers):
+        yield from find_leaks(
+            (entry, read_owner(layout.shard(entry.shard_id))) for entry in (planned[number] for number in numbers)
+        )
+
+
+def _may_leak(survey: CampaignSurvey, numbers: Sequence[int]) -> bool:
+    """Whether a scene or a mesh is in more than one split, or a shard is not in the columns."""
+    columns, finished = survey.planned.columns, survey.finished
+    chosen = np.zeros(len(columns), np.bool_)
+    chosen[list(numbers)] = True
+    if (finished.place[chosen] < 0).any():
+        return True
+    rows = chosen[columns.shard_of_row]
+    if _in_several(np.stack([columns.scene[rows], columns.row_split[rows]], axis=1)):
+        return True
+    pairs = np.stack([finished.columns["meshes"][finished.place[chosen]], columns.split[chosen]], axis=1)
+    splits: dict[str, set[int]] = {}
+    for text, split in np.unique(pairs, axis=0).tolist():
+        for version in json.loads(finished.texts["meshes"][text]).values():
+            if version is not None:
+                splits.setdefault(version, set()).add(split)
+    return any(len(of_mesh) > 1 for of_mesh in splits.values())
+
+
+def _in_several(pairs: NDArray[np.int32]) -> list[int]:
+    """What stands first in more than one of some pairs (n, 2)."""
+    first, times = np.unique(np.unique(pairs, axis=0)[:, 0], return_counts=True)
+    return first[times > 1].tolist()
+
+
+def leaking_scenes(planned: PlannedShards) -> tuple[str, ...]:
     """Scenes that are planned in more than one split, which promotion will refuse."""
-    splits: dict[str, set[str]] = {}
-    for entry in entries:
-        for row in entry.rows:
-            splits.setdefault(row.scene_id, set()).add(row.split)
-    return tuple(sorted(scene for scene, of_scene in splits.items() if len(of_scene) > 1))
+    columns = planned.columns
+    several = _in_several(np.stack([columns.scene, columns.row_split], axis=1))
+    return tuple(sorted(columns.names["scenes"][scene] for scene in several))
 
 
 def _places(places: dict[str, str]) -> str:

@@ -32,11 +32,14 @@ class Pin(StoredModel):
         return f"{self.holds}; 'rollout-assets campaign unpin' lifts it"
 
 
-def write_pin(layout: CampaignLayout, version: str) -> Pin:
-    """Keep readers at a version from now on."""
-    pin = Pin(version=version, by=f"{_user()} on {socket.gethostname()}", since_utc=now_utc())
+def new_pin(version: str) -> Pin:
+    """A pin that keeps readers at a version from now on."""
+    return Pin(version=version, by=f"{_user()} on {socket.gethostname()}", since_utc=now_utc())
+
+
+def write_pin(layout: CampaignLayout, pin: Pin) -> None:
+    """Keep readers at the pin's version."""
     publish_json(layout.pin, pin.model_dump(mode="json"))
-    return pin
 
 
 def read_pin(layout: CampaignLayout) -> Pin | None:

@@ -11,105 +11,44 @@ again, in shards that take the free numbers first.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import Field, ValidationError
+import numpy as np
+from pydantic import ValidationError
 
 from rollout_assets.campaigns.claim import claim_output_dir, refuse_other_campaign
-from rollout_assets.campaigns.layout import CampaignLayout, StoredModel
+from rollout_assets.campaigns.columns.kept import content_stamp, keep_columns, kept_columns, read_stamped
+from rollout_assets.campaigns.columns.plan_columns import (
+    LineWriter,
+    PlanColumns,
+    PlanGrowth,
+    drifted,
+    read_columns,
+)
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.objects.publishing import publish_plan
+from rollout_assets.campaigns.objects.working_copy import refresh_plan
+from rollout_assets.campaigns.plan_entry import PlannedShards, RolloutShardEntry, RolloutShardRow, shard_id_of
 from rollout_assets.campaigns.requested_targets import targets_without_row
-from rollout_assets.config import CampaignConfig, Natural, Split, canonical_json
+from rollout_assets.config import CampaignConfig
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import CampaignError, ShardDrift
 from rollout_assets.files import file_lock, publish_bytes, time_name
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.mesh_digests import MeshDigests
-from rollout_assets.sources.scene_splits import scene_splits
 from rollout_assets.sources.vin_store import VinOfflineStore
-
-ROLLOUT_SHARD_MANIFEST_VERSION: Literal["rollout-shard-manifest-v2"] = "rollout-shard-manifest-v2"
-"""Version label for rollout generation JSONL shard manifests."""
 
 PLAN_PATIENCE_S = 30.0
 """How long planning waits for another planner, which takes moments."""
 
 
 _SHOWN = 3
-
-
-class RolloutShardRow(StoredModel):
-    """One VIN offline source row that a rollout shard is built from."""
-
-    order: Natural
-    sample_index: Natural
-    sample_key: str
-    scene_id: str
-    snippet_id: str
-    split: Split
-    source_shard_id: str
-    source_shard_row: Natural
-    source_split: Split | None = Field(default=None, exclude_if=lambda split: split is None)
-    """The source's own split, where the campaign's is another one."""
-
-    @property
-    def own_split(self) -> Split:
-        """The split that the source itself gives the row."""
-        return self.source_split or self.split
-
-    @classmethod
-    def of(cls, order: int, row: IndexRow) -> RolloutShardRow:
-        """The row of a source index, at its place in a shard."""
-        same = row.model_dump(exclude={"shard_id", "row"})
-        return cls(order=order, **same, source_shard_id=row.shard_id, source_shard_row=row.row)
-
-    def is_row(self, row: IndexRow) -> bool:
-        """Whether a source row is still the one that was planned, whatever split a campaign puts it into."""
-        return self == RolloutShardRow.of(self.order, row.in_split(self.split))
-
-
-class RolloutShardEntry(StoredModel):
-    """One deterministic rollout generation shard entry."""
-
-    manifest_version: Literal["rollout-shard-manifest-v2"] = ROLLOUT_SHARD_MANIFEST_VERSION
-    shard_id: Annotated[str, Field(pattern=r"^shard-\d{6,}$")]
-    split: Split
-    rows: tuple[RolloutShardRow, ...] = Field(min_length=1)
-    writer_config_hash: str
-    source_manifest_hash: str
-    source_cache_version: str
-    split_manifest_hash: str
-    source_store_dir: str
-
-    def to_json(self) -> bytes:
-        """One line of the plan, newline included."""
-        return canonical_json(self.model_dump(mode="json")) + b"\n"
-
-    @property
-    def sha256(self) -> str:
-        """Digest of the line: what a finished shard was built for."""
-        return hashlib.sha256(self.to_json()).hexdigest()
-
-    def config_change(self, config: CampaignConfig) -> str | None:
-        """How the campaign was edited since this shard was planned; None if in no way that changes a stored byte."""
-        if self.writer_config_hash == config.writer_config_hash:
-            return self.split_change(config)
-        planned, present = self.writer_config_hash[:12], config.writer_config_hash[:12]
-        return f"planned for writer config {planned}, the campaign now has {present}"
-
-    def split_change(self, config: CampaignConfig) -> str | None:
-        """A scene of this shard that the campaign's ``[split]`` puts elsewhere, in words; None if there is none."""
-        splits = scene_splits(config.split)
-        for row in self.rows:
-            split = splits.split_of(row.scene_id, row.own_split)
-            if split != row.split:
-                now = "not listed" if split is None else f"in {split}"
-                return f"planned with scene {row.scene_id} in {row.split}; by the campaign's [split] it is now {now}"
-        return None
 
 
 @dataclass(frozen=True)
@@ -120,7 +59,7 @@ class ShardPlan:
     """
 
     path: Path
-    entries: tuple[RolloutShardEntry, ...]
+    entries: PlannedShards
     new: int
     replaced: Path | None
     targets_without_row: tuple[str, ...] = ()
@@ -128,7 +67,7 @@ class ShardPlan:
     @property
     def num_rows(self) -> int:
         """Source rows in all shards."""
-        return sum(len(entry.rows) for entry in self.entries)
+        return self.entries.columns.num_rows
 
 
 def plan_rollout_shards(
@@ -145,7 +84,9 @@ def plan_rollout_shards(
     planned = {row.sample_index for entry in places if entry is not None for row in entry.rows}
     entries = _numbered(places, _new_entries(config, store, planned))
     if any(entry.split_change(config) for entry in entries):
-        raise CampaignError(f"{store.root}: was opened with other splits than the campaign's; use open_source(config)")
+        raise CampaignError(
+            f"{store.location}: was opened with other splits than the campaign's; use open_source(config)"
+        )
     return entries
 
 
@@ -189,19 +130,27 @@ def write_rollout_shard_manifest_from_config(
     ``anew`` nothing of the old plan is kept but a copy. Nothing is written when nothing changed. The first planning
     claims the output folder for the campaign; a folder that belongs to another campaign is a ``CampaignError``.
     """
-    layout = CampaignLayout(config.shards.output_dir)
+    layout = CampaignLayout.of(config)
     store = store or open_source(config)
     without_row = targets_without_row(config, store)
+    plan = None
+    while plan is None:  # again if another machine has replaced the plan meanwhile
+        plan = _plan_once(config, layout, store, anew)
+    return replace(plan, targets_without_row=without_row)
+
+
+def _plan_once(config: CampaignConfig, layout: CampaignLayout, store: VinOfflineStore, anew: bool) -> ShardPlan | None:
+    """Plan and write; None if the plan in object storage is no longer the one that was read."""
     with file_lock(layout.lock("plan"), str(layout.plan), patience_s=PLAN_PATIENCE_S):
+        refresh_plan(layout)
         refuse_other_campaign(config)
-        before = layout.plan.read_bytes() if layout.plan.exists() else b""
-        existing = () if anew else _of_config(_parse(layout.plan, before), config, store)
-        entries = plan_rollout_shards(config, existing, store=store)
-        if not entries:
+        before, existing = _read_plan(layout) or (b"", PlannedShards(*PlanGrowth((), None).finish()))
+        planned = _plan(config, None if anew else existing, store)
+        if not planned:
             raise CampaignError(
-                f"{store.root}: no source rows in split {', '.join(config.source.splits)}; nothing to plan"
+                f"{store.location}: no source rows in split {', '.join(config.source.splits)}; nothing to plan"
             )
-        after = b"".join(entry.to_json() for entry in entries)
+        after = b"".join(line + b"\n" for line in planned.lines)
         claim_output_dir(config)
         replaced = None
         if not after.startswith(before):
@@ -209,31 +158,78 @@ def write_rollout_shard_manifest_from_config(
             replaced = layout.replaced_plans / f"plan.{time_name()}.jsonl"
             publish_bytes(replaced, before)
         if after != before:
+            if not publish_plan(layout, before, after, replaced):
+                return None
             publish_bytes(layout.plan, after)
-    new = len(set(after.splitlines()) - set(before.splitlines()))
-    return ShardPlan(layout.plan, entries, new, replaced, without_row)
+            keep_columns(layout.plan_columns, content_stamp(layout.plan), planned.columns.to_columns())
+    new = len(planned) - len(existing)
+    if replaced is not None:
+        new = len(set(planned.lines) - set(existing.lines))
+    return ShardPlan(layout.plan, planned, new, replaced)
 
 
-def read_rollout_shard_manifest(config: CampaignConfig) -> tuple[RolloutShardEntry, ...]:
+def _plan(config: CampaignConfig, existing: PlannedShards | None, store: VinOfflineStore) -> PlannedShards:
+    """What ``plan_rollout_shards`` plans, without a model per row where the plan only grows."""
+    if existing is None or _only_grows(config, existing.columns):
+        return _grown(config, existing, store)
+    entries = plan_rollout_shards(config, _of_config(tuple(existing), config, store), store=store)
+    return _of_lines(CampaignLayout.of(config).plan, [entry.to_json()[:-1] for entry in entries])
+
+
+def _only_grows(config: CampaignConfig, columns: PlanColumns) -> bool:
+    """Whether a plan is of this very config, without a scene that has changed its split."""
+    same = set(columns.names["configs"]) <= {config.writer_config_hash}
+    return same and columns.canonical and not columns.moved_rows(config.split).any()
+
+
+def _grown(config: CampaignConfig, existing: PlannedShards | None, store: VinOfflineStore) -> PlannedShards:
+    """A plan with the rows that are in none of its shards at its end, line by line."""
+    rows = store.rows()
+    planned = np.zeros(len(rows), np.bool_)
+    if existing is not None:
+        suspects = drifted(existing.columns, existing.lines, rows)
+        refuse_source_drift((existing[number] for number in suspects), store)
+        planned[existing.columns.sample] = True
+    growth = PlanGrowth((), None) if existing is None else PlanGrowth(existing.lines, existing.columns)
+    for split in dict.fromkeys(config.source.splits):
+        new = [row for row in store.rows(split) if not planned[row.sample_index]]
+        writer = LineWriter(split, str(store.version), _origin(config, store, split))
+        growth.add(new, config.shards.rows_per_shard, writer)
+    lines, columns = growth.finish()
+    if columns.moved_rows(config.split).any():
+        raise CampaignError(
+            f"{store.location}: was opened with other splits than the campaign's; use open_source(config)"
+        )
+    return PlannedShards(lines, columns)
+
+
+def read_rollout_shard_manifest(config: CampaignConfig) -> PlannedShards:
     """The entries of a campaign's plan; a missing or broken plan is a ``CampaignError``."""
+    layout = CampaignLayout.of(config)
+    refresh_plan(layout)
     refuse_other_campaign(config)
-    path = CampaignLayout(config.shards.output_dir).plan
-    try:
-        return _parse(path, path.read_bytes())
-    except FileNotFoundError:
-        raise CampaignError(f"{path}: no plan yet; 'rollout-assets campaign plan' makes one") from None
-
-
-def shard_id_of(number: int) -> str:
-    """``shard-000003``."""
-    return f"shard-{number:06d}"
+    plan = _read_plan(layout)
+    if plan is None:
+        raise CampaignError(f"{layout.plan}: no plan yet; 'rollout-assets campaign plan' makes one")
+    return plan[1]
 
 
 def entry_of(config: CampaignConfig, shard_id: str) -> RolloutShardEntry:
-    """One entry of a campaign's plan by shard id."""
-    entries = {entry.shard_id: entry for entry in read_rollout_shard_manifest(config)}
-    refuse_unplanned([shard_id], list(entries))
-    return entries[shard_id]
+    """One entry of a campaign's plan by shard id; of the plan no other line is parsed."""
+    layout = CampaignLayout.of(config)
+    refresh_plan(layout)
+    refuse_other_campaign(config)
+    path = layout.plan
+    number = shard_id.removeprefix("shard-")
+    if number.isdecimal() and path.exists():
+        line = next(islice(path.open("rb"), int(number), None), b"")
+        with suppress(ValidationError):
+            entry = RolloutShardEntry.model_validate_json(line)
+            if entry.shard_id == shard_id:
+                return entry
+    entries = read_rollout_shard_manifest(config)
+    refuse_unplanned([shard_id], [shard_id_of(place) for place in range(len(entries))])
+    return entries[int(number)]
 
 
 def refuse_unplanned(shard_ids: Sequence[str], planned: Sequence[str]) -> None:
@@ -245,7 +241,7 @@ def refuse_unplanned(shard_ids: Sequence[str], planned: Sequence[str]) -> None:
 
 def open_source(config: CampaignConfig) -> VinOfflineStore:
     """The campaign's source store, its rows in the campaign's splits."""
-    digests = MeshDigests(CampaignLayout(config.shards.output_dir).mesh_digests)
+    digests = MeshDigests(CampaignLayout.of(config).mesh_digests)
     return VinOfflineStore.open(
         config.source.store_dir,
         config.source.mesh_dirs,
@@ -279,7 +275,7 @@ def refuse_source_drift(entries: Iterable[RolloutShardEntry], store: VinOfflineS
     if changed:
         listed = "; ".join(changed[:_SHOWN]) + (f"; and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else "")
         raise ShardDrift(
-            f"{store.root}: {len(changed)} planned row(s) are not in the source as planned: {listed}; "
+            f"{store.location}: {len(changed)} planned row(s) are not in the source as planned: {listed}; "
             f"'rollout-assets campaign plan --anew' starts a new plan"
         )
 
@@ -311,17 +307,32 @@ def _origin(config: CampaignConfig, store: VinOfflineStore, split: str) -> dict[
         "writer_config_hash": config.writer_config_hash,
         "source_manifest_hash": store.source_manifest_hash,
         "split_manifest_hash": store.split_manifest_hash(split),
-        "source_store_dir": str(store.root),
+        "source_store_dir": str(store.location),
     }
 
 
-def _parse(path: Path, data: bytes) -> tuple[RolloutShardEntry, ...]:
-    entries = []
-    for number, line in enumerate(data.splitlines(), start=1):
+def _read_plan(layout: CampaignLayout) -> tuple[bytes, PlannedShards] | None:
+    """The plan's bytes and its entries; its columns are made again only when the file has changed."""
+    try:
+        data, stamp = read_stamped(layout.plan)
+    except FileNotFoundError:
+        return None
+    lines, kept = data.splitlines(), kept_columns(layout.plan_columns, stamp)
+    if kept is not None:
+        return data, PlannedShards(lines, PlanColumns.of_columns(kept))
+    planned = _of_lines(layout.plan, lines)
+    keep_columns(layout.plan_columns, stamp, planned.columns.to_columns())
+    return data, planned
+
+
+def _of_lines(path: Path, lines: Sequence[bytes]) -> PlannedShards:
+    def parse(number: int, line: bytes) -> tuple[RolloutShardEntry, bytes]:
         try:
-            entries.append(RolloutShardEntry.model_validate_json(line))
+            entry = RolloutShardEntry.model_validate_json(line)
         except ValidationError as error:
             raise CampaignError(f"{path}:{number}: not a shard entry: {problems_text(error)}") from None
-    if [entry.shard_id for entry in entries] != [shard_id_of(number) for number in range(len(entries))]:
-        raise CampaignError(f"{path}: shard ids must count from shard-000000 on; restore the plan from plans/")
-    return tuple(entries)
+        if entry.shard_id != shard_id_of(number - 1):
+            raise CampaignError(f"{path}: shard ids must count from shard-000000 on; restore the plan from plans/")
+        return entry, entry.to_json()[:-1]
+
+    return PlannedShards(lines, read_columns(lines, parse))

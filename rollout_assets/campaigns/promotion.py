@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial as partial_function
 from itertools import islice
 from os.path import samestat
 from pathlib import Path
@@ -30,24 +32,24 @@ from rollout_assets.campaigns.inventory import (
     write_inventory,
 )
 from rollout_assets.campaigns.layout import STORE_NAME, CampaignLayout
-from rollout_assets.campaigns.leakage import find_leaks
-from rollout_assets.campaigns.markers import ShardOwner, damage, read_owner
+from rollout_assets.campaigns.merging.shards import FinishedShard, append_shards, finished_shards
+from rollout_assets.campaigns.objects.publishing import publish_version
+from rollout_assets.campaigns.objects.working_copy import fetch_version, forget_bytes, refresh_versions
 from rollout_assets.campaigns.pin import read_pin
-from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest, refuse_config_drift
-from rollout_assets.campaigns.shard import shard_problems
+from rollout_assets.campaigns.plan import read_rollout_shard_manifest, refuse_config_drift
 from rollout_assets.campaigns.versions import (
     PROMOTION_LOCK,
     PromotedShard,
     PromotedVersion,
     PromotionRecord,
     make_current,
-    next_version_name,
     promoted_versions,
+    reserved_version_name,
     unreadable_versions,
     write_record,
 )
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import PromotionRefused, StoreError
+from rollout_assets.errors import PointerMoved, PromotionRefused, StoreError
 from rollout_assets.files import (
     SizeAndDigest,
     file_lock,
@@ -58,9 +60,9 @@ from rollout_assets.files import (
     tree_digests,
     tree_status,
 )
+from rollout_assets.locations.url import Location
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
-from rollout_assets.rollouts.zarr_store.chunks.files import HashingFiles
 from rollout_assets.rollouts.zarr_store.extend import RolloutZarrStoreExtender
 from rollout_assets.rollouts.zarr_store.manifest import (
     RolloutStoreInvocation,
@@ -69,10 +71,13 @@ from rollout_assets.rollouts.zarr_store.manifest import (
 )
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
-from rollout_assets.rollouts.zarr_store.writer import OnStep, RolloutZarrStoreWriter, ignore_step
+from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
 
 PROMOTED_STORE_KIND = "promoted_rollout_zarr_split"
 """``store_kind`` of a promoted child store."""
+
+_TRIES = 3
+"""Attempts at a promotion while other machines move readers."""
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK)
 """Errors of file systems that have no hard links."""
@@ -101,7 +106,7 @@ class PromotionResult:
     """
 
     version: PromotedVersion
-    store_dir: Path
+    store_dir: Location
     splits: tuple[PromotedSplit, ...]
     left_out: tuple[str, ...]
     moved: bool
@@ -109,26 +114,12 @@ class PromotionResult:
     seconds: float
 
 
-@dataclass(frozen=True, eq=False)
-class _Shard:
-    entry: RolloutShardEntry
-    owner: ShardOwner
-    path: Path
-
-    @property
-    def promoted(self) -> PromotedShard:
-        return PromotedShard(
-            shard_id=self.entry.shard_id,
-            entry_sha256=self.entry.sha256,
-            content_sha256=self.owner.content_sha256,
-        )
-
-
 def promote_rollout_campaign(
     config: CampaignConfig,
     *,
     partial: bool = False,
     incremental: bool = True,
+    workers: int | None = None,
     invocation: RolloutStoreInvocation | None = None,
     on_step: OnStep = ignore_step,
     progress: ProgressSink = SILENT,
@@ -137,19 +128,38 @@ def promote_rollout_campaign(
 
     Unfinished shards refuse promotion with their reasons, unless ``partial`` leaves them out; a scene or mesh in two
     splits always refuses it, and so does the pin of a rollback if readers would be moved. Promoting the same shards
-    again changes nothing, unless what is there is damaged. ``on_step`` is called at named points, for tests that kill a
-    promotion there.
+    again changes nothing, unless what is there is damaged. More than one of ``workers``, of which the campaign says how
+    many if nobody else does, merge shards in fresh processes, and give the same files. ``on_step`` is called at named
+    points, for tests that kill a promotion there.
     """
+    count = config.automation.promotion_workers if workers is None else workers
+    promote = partial_function(_promote, config, partial, incremental, count, invocation, on_step, progress)
+    for _ in range(_TRIES - 1):
+        with suppress(PointerMoved):  # by another machine: look again at what is there now
+            return promote()
+    return promote()
+
+
+def _promote(
+    config: CampaignConfig,
+    partial: bool,
+    incremental: bool,
+    workers: int,
+    invocation: RolloutStoreInvocation | None,
+    on_step: OnStep,
+    progress: ProgressSink,
+) -> PromotionResult:
     began = perf_counter()
-    layout = CampaignLayout(config.shards.output_dir)
+    layout = CampaignLayout.of(config)
     entries = read_rollout_shard_manifest(config)
-    for entry in entries:
-        refuse_config_drift(entry, config)
+    for number in islice(entries.config_changes(config), 1):
+        refuse_config_drift(entries[number], config)
     checks = VersionChecks(layout)
     with file_lock(layout.lock(PROMOTION_LOCK), str(layout.promoted)):
+        before = refresh_versions(layout)
         for leftover in layout.attempts(PROMOTION_LOCK):
             remove_path(leftover)
-        shards, left_out = _finished(layout, entries, partial)
+        shards, left_out = finished_shards(config, entries, partial)
         record = _record(config, shards)
         on_disk = promoted_versions(config)
         versions = on_disk if incremental else ()
@@ -161,14 +171,17 @@ def promote_rollout_campaign(
         if moved:
             _refuse_pinned(layout, checks)
         if version is None:
-            job = _Promotion(config, layout, versions, checks, invocation, on_step, progress)
+            job = _Promotion(config, layout, versions, checks, workers, invocation, on_step, progress)
             version, splits = job.run(shards, record)
         else:
             renew_times(layout, version.name)
         if moved:
-            make_current(layout, version.name, on_step)
+            make_current(layout, version.name, on_step, before)
+            forget_bytes(layout, version.name)
     current = replace(version, is_current=True)
-    return PromotionResult(current, layout.promoted, splits, left_out, moved, checks.damaged, perf_counter() - began)
+    return PromotionResult(
+        current, layout.store_location, splits, left_out, moved, checks.damaged, perf_counter() - began
+    )
 
 
 def _sound_version(
@@ -177,7 +190,8 @@ def _sound_version(
     """The newest version that holds exactly these shards, with every byte as it was published."""
     for version in reversed(versions):
         if version.record == record:
-            sound = [checks.is_sound(version.name, split, deep=True) for split in ("", *record.splits)]
+            deep = version.url is None  # object storage keeps what it was given, and is asked for sizes only
+            sound = [checks.is_sound(version.name, split, deep=deep) for split in ("", *record.splits)]
             if all(sound):
                 return version
     return None
@@ -186,37 +200,15 @@ def _sound_version(
 def _refuse_pinned(layout: CampaignLayout, checks: VersionChecks) -> None:
     pin = read_pin(layout)
     if pin is not None:
-        raise PromotionRefused(str(layout.promoted), [*checks.damaged, str(pin)])
+        raise PromotionRefused(str(layout.store_location), [*checks.damaged, str(pin)])
 
 
-def _finished(
-    layout: CampaignLayout, entries: Sequence[RolloutShardEntry], partial: bool
-) -> tuple[list[_Shard], tuple[str, ...]]:
-    """Finished shards in order, and what is left out; refuses what must not be promoted, with every reason."""
-    shards, unfinished = [], []
-    for entry in entries:
-        path = layout.shard(entry.shard_id)
-        problems = shard_problems(path, entry, None, deep=False)
-        if problems:
-            unfinished.append(f"{entry.shard_id} ({entry.split}): {'; '.join(problems)}")
-        else:
-            shards.append(_Shard(entry, read_owner(path), path))
-    leaks = list(find_leaks((shard.entry, shard.owner) for shard in shards))
-    refusals = [leak.text for leak in leaks] + list(dict.fromkeys(leak.way_out for leak in leaks))
-    if unfinished and not partial:
-        refusals += [*unfinished, "'rollout-assets campaign run' builds what is missing; --partial leaves it out"]
-    if not any(shard.owner.store is not None for shard in shards):
-        refusals.append("no finished shard holds any record")
-    if refusals:
-        raise PromotionRefused(str(layout.root), refusals)
-    return shards, tuple(unfinished)
-
-
-def _record(config: CampaignConfig, shards: Sequence[_Shard]) -> PromotionRecord:
-    splits: dict[str, tuple[PromotedShard, ...]] = {}
+def _record(config: CampaignConfig, shards: Sequence[FinishedShard]) -> PromotionRecord:
+    splits: dict[str, list[PromotedShard]] = {}
     for shard in shards:
-        splits[shard.entry.split] = (*splits.get(shard.entry.split, ()), shard.promoted)
-    return PromotionRecord(campaign=config.name, writer_config_hash=config.writer_config_hash, splits=splits)
+        splits.setdefault(shard.split, []).append(shard.promoted)
+    ordered = {split: tuple(of_split) for split, of_split in splits.items()}
+    return PromotionRecord(campaign=config.name, writer_config_hash=config.writer_config_hash, splits=ordered)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,25 +219,26 @@ class _Promotion:
     layout: CampaignLayout
     earlier: Sequence[PromotedVersion]
     checks: VersionChecks
+    workers: int
     invocation: RolloutStoreInvocation | None
     on_step: OnStep
     progress: ProgressSink
     digests: dict[str, SizeAndDigest] = field(default_factory=dict)
 
     def run(
-        self, shards: Sequence[_Shard], record: PromotionRecord
+        self, shards: Sequence[FinishedShard], record: PromotionRecord
     ) -> tuple[PromotedVersion, tuple[PromotedSplit, ...]]:
         """Build a version beside the others and let it appear; readers do not get it yet."""
         self.layout.staging.mkdir(parents=True, exist_ok=True)
         self.layout.versions.mkdir(exist_ok=True)
         staged = self.layout.new_attempt(PROMOTION_LOCK)
-        final = self.layout.versions / next_version_name(self.layout)
+        final = self.layout.versions / reserved_version_name(self.layout)
         try:
             self.on_step("temp/before")
             staged.mkdir()
             self.on_step("temp/after")
             splits = tuple(
-                self._child(staged / split, [shard for shard in shards if shard.entry.split == split])
+                self._child(staged / split, [shard for shard in shards if shard.split == split])
                 for split in record.splits
             )
             self.on_step("record/before")
@@ -261,33 +254,56 @@ class _Promotion:
             self.on_step("rename/before")
             rename_path(staged, final)
             self.on_step("rename/after")
+            self._publish(final.name, inventory)
         except BaseException:
             remove_path(staged)
             raise
-        return PromotedVersion(int(final.name[1:]), final, record, False), splits
+        url = None if self.layout.url is None else self.layout.url / "versions" / final.name
+        return PromotedVersion(int(final.name[1:]), final, record, False, url), splits
 
-    def _child(self, child: Path, shards: Sequence[_Shard]) -> PromotedSplit:
+    def _publish(self, name: str, inventory: VersionInventory) -> None:
+        """Publish the version to object storage, if the campaign lies there."""
+        if self.layout.url is not None:
+            earlier = {version.name: self._sound_files(version.name) for version in reversed(self.earlier)}
+            publish_version(self.layout, name, earlier, inventory.digests, self.on_step)
+
+    def _sound_files(self, version: str) -> dict[str, SizeAndDigest]:
+        """Size and digest of the files of an earlier version, but for those of a damaged split."""
+        inventory = read_inventory(self.layout, version)
+        splits = set() if inventory is None else {path.partition("/")[0] for path in inventory.files}
+        sound = {split for split in splits if self.checks.is_sound(version, split, deep=False)}
+        digests = {} if inventory is None else inventory.digests
+        return {path: fact for path, fact in digests.items() if path.partition("/")[0] in sound}
+
+    def _child(self, child: Path, shards: Sequence[FinishedShard]) -> PromotedSplit:
         began = perf_counter()
         how: How = "empty"
         shared = 0
-        if any(shard.owner.store is not None for shard in shards):
+        if any(shard.has_store for shard in shards):
             how, shared = self._grown(child, shards) or self._built(child, shards)
         return PromotedSplit(child.name, how, len(shards), len(shards) - shared, perf_counter() - began)
 
-    def _built(self, child: Path, shards: Sequence[_Shard]) -> tuple[How, int]:
+    def _built(self, child: Path, shards: Sequence[FinishedShard]) -> tuple[How, int]:
         self._write(child, shards, 0, None)
         return "built", 0
 
-    def _grown(self, child: Path, shards: Sequence[_Shard]) -> tuple[How, int] | None:
+    def _grown(self, child: Path, shards: Sequence[FinishedShard]) -> tuple[How, int] | None:
         """Make a child from the earlier one that has most of it; None if there is none that can be used."""
         for version, shared in self._bases(child.name, tuple(shard.promoted for shard in shards)):
             whole = shared == len(shards)
-            sound = self.checks.is_sound(version.name, child.name, deep=whole)
+            self._fetch(version, child.name)
+            sound = self.checks.is_sound(version.name, child.name, deep=whole and version.url is None)
             if sound and self._grow(child, shards, shared, version):
                 return "linked" if whole else "extended", shared
         return None
 
-    def _grow(self, child: Path, shards: Sequence[_Shard], shared: int, version: PromotedVersion) -> bool:
+    def _fetch(self, version: PromotedVersion, split: str) -> None:
+        """Copy the files of an earlier child from object storage, if it lies there."""
+        inventory = read_inventory(self.layout, version.name) if version.url is not None else None
+        if inventory is not None:
+            fetch_version(self.layout, version.name, tuple(inventory.of_split(split)))
+
+    def _grow(self, child: Path, shards: Sequence[FinishedShard], shared: int, version: PromotedVersion) -> bool:
         """Make a child from an earlier one; False, with nothing left, if that one is damaged or cannot be linked to."""
         try:
             if shared == len(shards):
@@ -309,11 +325,12 @@ class _Promotion:
         bases = []
         for version in reversed(self.earlier):
             earlier = version.record.splits.get(split, ())
-            if earlier and earlier == shards[: len(earlier)] and (version.path / split).is_dir():
+            there = version.url is not None or (version.path / split).is_dir()
+            if earlier and earlier == shards[: len(earlier)] and there:
                 bases.append((version, len(earlier)))
         return sorted(bases, key=lambda base: -base[1])
 
-    def _write(self, child: Path, shards: Sequence[_Shard], shared: int, base: PromotedVersion | None) -> None:
+    def _write(self, child: Path, shards: Sequence[FinishedShard], shared: int, base: PromotedVersion | None) -> None:
         split = child.name
 
         def report(done: int, note: str) -> None:
@@ -324,9 +341,14 @@ class _Promotion:
                 report(shared, "reading the last version")
                 writer.resume(RolloutZarrStoreReader(base.path / split))
             self.on_step(f"{split}/resumed")
-            for done, shard in enumerate(shards[shared:], start=shared + 1):
-                _append(writer, shard)
-                report(done, shard.entry.shard_id)
+            append_shards(
+                self.config,
+                writer,
+                shards[shared:],
+                workers=self.workers,
+                folder=self.layout.new_attempt(PROMOTION_LOCK),
+                report=lambda done, note: report(shared + done, note),
+            )
             self.on_step(f"{split}/appended")
             writer.finish()
         if base is not None:
@@ -353,10 +375,12 @@ class _Promotion:
         known = {path.removeprefix(prefix): fact for path, fact in self.digests.items() if path.startswith(prefix)}
         self.digests.update({f"{prefix}{path}": fact for path, fact in tree_digests(child, known).items()})
 
-    def _writer(self, child: Path, shards: Sequence[_Shard]) -> RolloutZarrStoreExtender:
+    def _writer(self, child: Path, shards: Sequence[FinishedShard]) -> RolloutZarrStoreExtender:
         made_of = {"split": child.name, "shards": [shard.promoted.model_dump(mode="json") for shard in shards]}
-        stores = (shard.path / STORE_NAME for shard in shards if shard.owner.store is not None)
-        named = any(names_campaign(store) for store in islice(stores, 1))
+        first = next((shard for shard in shards if shard.has_store), None)
+        if first is not None:
+            first.fetch()
+        named = first is not None and names_campaign(first.path / STORE_NAME)
         context = RolloutStoreManifestContext.here(self.config if named else None, self.invocation, made_of)
         return RolloutZarrStoreExtender(
             child,
@@ -365,20 +389,3 @@ class _Promotion:
             store_kind=PROMOTED_STORE_KIND,
             on_step=self.on_step,
         )
-
-
-def _append(writer: RolloutZarrStoreWriter, shard: _Shard) -> None:
-    """Add a shard's rows, and hold every byte of it against its seal: those that were added, and the rest."""
-    files = HashingFiles(shard.path / STORE_NAME)
-    unreadable: StoreError | None = None
-    if shard.owner.store is not None:
-        try:
-            writer.append_store(RolloutZarrStoreReader(files))
-        except StoreError as error:
-            unreadable = error
-    problems = list(damage(shard.path, shard.owner, deep=True, hashed=files.hashed))
-    if unreadable is not None and not problems:
-        raise unreadable
-    if problems:
-        hint = f"'rollout-assets campaign run --shard {shard.entry.shard_id}' builds it again"
-        raise StoreError(f"{shard.entry.shard_id}: {'; '.join(problems)}; {hint}")

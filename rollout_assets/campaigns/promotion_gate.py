@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.integrity import shard_damage
 from rollout_assets.campaigns.layout import CampaignLayout
-from rollout_assets.campaigns.markers import owner_if_finished
-from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest
+from rollout_assets.campaigns.markers import owner_if_finished, validated_version
+from rollout_assets.campaigns.objects.working_copy import refresh_shards
+from rollout_assets.campaigns.plan_entry import PlannedShards, RolloutShardEntry, shard_id_of
 from rollout_assets.campaigns.shard import shard_problems
-from rollout_assets.config import CampaignConfig, canonical_hash
+from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import PromotionRefused
-
-
-def validated_version(entry_sha256: str, content_sha256: str | None) -> str:
-    """What was validated: the shard as planned, with this content."""
-    return canonical_hash({"entry": entry_sha256, "content": content_sha256})[:16]
 
 
 def version_on_disk(layout: CampaignLayout, entry: RolloutShardEntry) -> str | None:
@@ -31,7 +28,11 @@ def unvalidated_shards(
     config: CampaignConfig, entries: Sequence[RolloutShardEntry], validated: Mapping[str, str]
 ) -> list[RolloutShardEntry]:
     """Planned shards that were never validated, or are another version than the validated one."""
-    layout = CampaignLayout(config.shards.output_dir)
+    if isinstance(entries, PlannedShards):
+        survey = CampaignSurvey.of(config, entries)
+        return [entries[number] for number in unvalidated_numbers(config, survey, validated)]
+    layout = CampaignLayout.of(config)
+    refresh_shards(layout)
     versions = {entry.shard_id: version_on_disk(layout, entry) for entry in entries}
     return [
         entry
@@ -40,21 +41,44 @@ def unvalidated_shards(
     ]
 
 
+def unvalidated_numbers(config: CampaignConfig, survey: CampaignSurvey, validated: Mapping[str, str]) -> list[int]:
+    """The numbers of the planned shards that ``unvalidated_shards`` names."""
+    versions = versions_on_disk(CampaignLayout.of(config), survey)
+    return [
+        number
+        for number, version in enumerate(versions)
+        if version is None or validated.get(shard_id_of(number)) != version
+    ]
+
+
+def versions_on_disk(layout: CampaignLayout, survey: CampaignSurvey) -> list[str | None]:
+    """``version_on_disk`` of every planned shard; only markers that are new or damaged are read."""
+    return [_surveyed_version(layout, survey, number) for number in range(len(survey.planned))]
+
+
+def _surveyed_version(layout: CampaignLayout, survey: CampaignSurvey, number: int) -> str | None:
+    if number in survey.finished:
+        return survey.finished.lists["version"][survey.finished.place[number]]
+    if shard_id_of(number) not in survey.folders.built:
+        return None
+    return version_on_disk(layout, survey.planned[number])
+
+
 def refuse_unvalidated(config: CampaignConfig, validated: Mapping[str, str]) -> None:
     """Raise ``PromotionRefused`` with every reason, after every byte of every shard was read by this process."""
     reasons = list(_reasons(config, validated))
     if reasons:
-        raise PromotionRefused(str(CampaignLayout(config.shards.output_dir).root), reasons)
+        raise PromotionRefused(CampaignLayout.of(config).place, reasons)
 
 
 def _reasons(config: CampaignConfig, validated: Mapping[str, str]) -> Iterator[str]:
-    layout = CampaignLayout(config.shards.output_dir)
-    entries = read_rollout_shard_manifest(config)
-    unvalidated = {entry.shard_id for entry in unvalidated_shards(config, entries, validated)}
-    for entry in entries:
-        shard_dir = layout.shard(entry.shard_id)
-        problems = shard_problems(shard_dir, entry, None, deep=False) or shard_damage(shard_dir)
+    layout, survey = CampaignLayout.of(config), CampaignSurvey.of(config)
+    unvalidated = set(unvalidated_numbers(config, survey, validated))
+    for number, current in enumerate(survey.current().tolist()):
+        shard_dir = layout.shard(shard_id_of(number))
+        problems = () if current else shard_problems(shard_dir, survey.planned[number], None, deep=False)
+        problems = problems or shard_damage(shard_dir)
         if problems:
-            yield f"{entry.shard_id}: {'; '.join(problems)}; materialize rollout_shards of this partition again"
-        elif entry.shard_id in unvalidated:
-            yield f"{entry.shard_id}: not validated; materialize it up to validated_shards"
+            yield f"{shard_dir.name}: {'; '.join(problems)}; materialize rollout_shards of this partition again"
+        elif number in unvalidated:
+            yield f"{shard_dir.name}: not validated; materialize it up to validated_shards"

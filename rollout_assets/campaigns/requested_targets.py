@@ -30,7 +30,7 @@ def targets_without_row(config: CampaignConfig, store: VinOfflineStore) -> tuple
         listed = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         example = next(iter(rows), "SCENE:SNIPPET:")
         raise CampaignError(
-            f"{store.root}: {counted(len(names), 'explicit target')}, and none is in a row of split "
+            f"{store.location}: {counted(len(names), 'explicit target')}, and none is in a row of split "
             f"{', '.join(config.source.splits)}: {listed}; ids begin with scene and snippet, such as {example}, and "
             f"targets.protocol is {config.targets.protocol}"
         )

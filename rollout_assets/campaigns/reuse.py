@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from rollout_assets.campaigns import markers
 from rollout_assets.campaigns.layout import STORE_NAME, CampaignLayout
-from rollout_assets.campaigns.plan import RolloutShardEntry
+from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.config import canonical_json
 from rollout_assets.errors import StoreDamaged, StoreError
 from rollout_assets.files import link_tree, remove_path

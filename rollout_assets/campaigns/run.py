@@ -11,17 +11,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import count
 from time import perf_counter, sleep
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
+from rollout_assets.campaigns.array import ArrayShare, plan_as_one_of_many
 from rollout_assets.campaigns.layout import SetAside
 from rollout_assets.campaigns.markers import skipped_rows
-from rollout_assets.campaigns.plan import (
-    RolloutShardEntry,
-    open_source,
-    refuse_unplanned,
-    write_rollout_shard_manifest_from_config,
-)
+from rollout_assets.campaigns.plan import open_source, refuse_unplanned, write_rollout_shard_manifest_from_config
+from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.campaigns.shard import RolloutShardRunResult, run_rollout_shard
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ConfigError, RolloutAssetsError, ShardBusy, may_pass
@@ -30,6 +26,9 @@ from rollout_assets.rollouts.policy_registry import require_policies
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.workers import run_tasks
+
+if TYPE_CHECKING:
+    from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
 
 RETRY_AFTER_S = (0.5, 2.0)
 """How long to wait before each further attempt at a shard that a fault of the machine ended."""
@@ -104,23 +103,30 @@ def run_campaign(
     config: CampaignConfig,
     *,
     shard_ids: Sequence[str] = (),
+    share: ArrayShare | None = None,
     workers: int = 1,
     invocation: RolloutStoreInvocation | None = None,
     progress: ProgressSink = SILENT,
 ) -> CampaignRunResult:
     """Plan what is new, then build every shard that is not finished and current; a failing shard stops no other.
 
+    With a ``share`` only this task's shards are built, and other tasks may be planning and building at the same time.
+
     A policy of a recipe that cannot be used is ``PolicyRefused`` before any shard is begun. The result does not depend
     on ``workers``. More than one start fresh processes: a script that calls this needs the usual ``__main__`` guard.
     """
     if workers < 1:
         raise ConfigError(f"workers must be >= 1, got {workers}")
+    if share is not None and shard_ids:
+        raise ConfigError(f"give either shards or a share of them, got {', '.join(shard_ids)} and share {share}")
     require_policies(config.recipes)
     began = perf_counter()
-    plan = write_rollout_shard_manifest_from_config(config)
+    plan = write_rollout_shard_manifest_from_config(config) if share is None else plan_as_one_of_many(config)
     planned = {entry.shard_id: entry for entry in plan.entries}
     refuse_unplanned(shard_ids, list(planned))
     chosen = {shard_id: planned[shard_id] for shard_id in shard_ids} or planned
+    if share is not None:
+        chosen = {entry.shard_id: entry for entry in share.of(plan.entries)}
     progress(ProgressEvent("shards", 0, len(chosen), unit="shards"))
 
     def report(shard_id: str, outcome: ShardOutcome, finished: int) -> None:
@@ -152,6 +158,9 @@ class _ShardRunner:
 
     @cached_property
     def _writer(self) -> RolloutDatasetWriter:
+        # Not at the top: it loads Warp, which a campaign's status and all other commands about it do without.
+        from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
+
         return RolloutDatasetWriter(self._config, self._source)
 
     def __call__(self, entry: RolloutShardEntry, progress: ProgressSink) -> ShardOutcome:

@@ -4,6 +4,9 @@ The order is the promise: build in a staging directory, validate, write the owne
 write the success marker. A process killed between any two of these leaves nothing that counts as finished, and the next
 run sets its leftovers aside and builds again.
 
+One builder at a time holds the shard's lock. Where a file system does not carry locks from one machine to another, two
+builders may be at work: whichever renames first has built the shard, and the other compares and takes it.
+
 From build to promotion a shard's files are read twice, and once more by every run that finds it finished; each time
 there is a new reason to distrust them. The build validates what it wrote, and the seal is made of those very bytes. A
 later run holds them against the seal, because disks and people alter files, and so does one that takes over a finished
@@ -18,19 +21,22 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_assets.campaigns import markers
 from rollout_assets.campaigns.layout import ROLLOUT_SHARD_OWNER_FILENAME, STORE_NAME, CampaignLayout, SetAside
 from rollout_assets.campaigns.markers import ShardOwner
-from rollout_assets.campaigns.plan import RolloutShardEntry, entry_of, open_source, planned_rows
+from rollout_assets.campaigns.objects.publishing import publish_failures, publish_shard
+from rollout_assets.campaigns.objects.working_copy import fetch_shard
+from rollout_assets.campaigns.plan import entry_of, open_source, planned_rows
+from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.campaigns.reuse import take_over_former
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import ShardFailed, StoreDamaged
-from rollout_assets.files import discard_path, file_lock, now_utc, publish_json, rename_path, sync_tree
+from rollout_assets.errors import ShardBusy, ShardFailed, StoreDamaged
+from rollout_assets.files import discard_path, file_lock, is_locked, now_utc, publish_json, rename_path, sync_tree
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
@@ -40,6 +46,11 @@ from rollout_assets.sources.vin_store import VinOfflineStore
 if TYPE_CHECKING:
     from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter, WrittenShard
 
+
+OTHER_BUILDER_S = 30.0
+"""How long to wait for the marker of another builder, which takes moments."""
+
+_LOOK_EVERY_S = 0.1
 
 Finished = Literal["built", "reused", "already_finished"]
 """How a shard came to be finished; ``reused`` ones have the files of a finished shard of another number."""
@@ -83,20 +94,62 @@ def run_rollout_shard(
     entry = entry_of(config, entry) if isinstance(entry, str) else entry
     source = source or open_source(config)
     rows = planned_rows(entry, config, source)
-    layout = CampaignLayout(config.shards.output_dir)
+    layout = CampaignLayout.of(config)
+    job = _Build(config, entry, rows, source, writer, invocation, layout, on_step, progress, began)
     try:
-        with file_lock(layout.lock(entry.shard_id), entry.shard_id):
-            final = layout.shard(entry.shard_id)
-            problems = _problems(final, entry, source, deep=True)
-            if not problems:
-                layout.clear_attempts(entry.shard_id)
-                return _result(final, "already_finished", (), began)
-            moved = [layout.move_aside(final, "; ".join(problems))] if final.exists() else []
-            moved += layout.clear_attempts(entry.shard_id)
-            job = _Build(config, entry, rows, source, writer, invocation, layout, on_step, progress, began)
-            return _result(final, job.run(), tuple(moved), began)
+        return _run_in_folder(job) if layout.url is None else _run_published(job)
     except OSError as error:
         raise ShardFailed(f"{entry.shard_id}: {_what_to_do(error, layout.root)}") from error
+
+
+def _run_in_folder(job: _Build) -> RolloutShardRunResult:
+    """Build a shard at its place in a folder, unless it is finished there."""
+    layout, entry = job.layout, job.entry
+    with file_lock(layout.lock(entry.shard_id), entry.shard_id):
+        final = layout.shard(entry.shard_id)
+        problems = _problems(final, entry, job.source, deep=True)
+        if not problems:
+            layout.clear_attempts(entry.shard_id)
+            return _result(final, "already_finished", (), job.began)
+        moved = [layout.move_aside(final, "; ".join(problems))] if final.exists() else []
+        moved += layout.clear_attempts(entry.shard_id)
+        return _result(final, job.run(), tuple(moved), job.began)
+
+
+def _run_published(job: _Build) -> RolloutShardRunResult:
+    """Build a shard in a folder of this process alone and publish it to object storage, unless it is there already.
+
+    Nobody waits for anybody: whoever publishes first has built the shard, and all others have worked for nothing.
+    """
+    layout, entry = job.layout, job.entry
+    final = layout.shard(entry.shard_id)
+    present = fetch_shard(layout, entry.shard_id, entry.sha256, store=False)
+    if present is not None and not _problems(final, entry, job.source, deep=False):
+        return _result(final, "already_finished", (), job.began)
+    scratch = _fresh_scratch(layout, f"build-{entry.shard_id}")
+    with file_lock(scratch, entry.shard_id):
+        try:
+            built = _run_in_folder(replace(job, layout=CampaignLayout(scratch)))
+            content = built.owner.content_sha256
+            publish_shard(layout, entry, built.shard_dir, content, instead_of=present, on_step=job.on_step)
+        except Exception:
+            with suppress(Exception):  # the error itself is what matters, not that its note could not be left
+                publish_failures(layout, CampaignLayout(scratch).shards)
+            raise
+        finally:
+            discard_path(scratch)
+    fetch_shard(layout, entry.shard_id, entry.sha256)
+    return _result(final, built.outcome, (), job.began)
+
+
+def _fresh_scratch(layout: CampaignLayout, name: str) -> Path:
+    """A new folder for a build; those of dead processes are removed."""
+    for leftover in layout.attempts(name):
+        if not is_locked(leftover):
+            discard_path(leftover)
+    scratch = layout.new_attempt(name)
+    scratch.mkdir(parents=True)
+    return scratch
 
 
 def shard_problems(
@@ -140,6 +193,8 @@ class _Build:
     on_step: OnStep
     progress: ProgressSink
     began: float
+    _renamed: list[Path] = field(default_factory=list)
+    """The shard's place, once this attempt has filled it."""
 
     def run(self) -> Finished:
         """Finish the shard, by a build unless there is a finished shard to take over."""
@@ -153,9 +208,11 @@ class _Build:
             reused = self._take_over(staged)
             if not reused:
                 self._fill(staged)
-            self._publish(staged)
+            if not self._publish(staged):
+                discard_path(staged)
+                return "already_finished"
         except BaseException as error:
-            for path in (staged, self.layout.shard(self.entry.shard_id)):
+            for path in (staged, *self._renamed):
                 discard_path(path)  # what cannot be removed is set aside by the next attempt
             if isinstance(error, Exception):
                 with suppress(OSError):  # a full or read-only disk takes no note either; the error itself is raised
@@ -203,17 +260,40 @@ class _Build:
             what = f"the mesh of scene {', '.join(changed)}" if changed else "the source"
             raise ShardFailed(f"{self.entry.shard_id}: {what} changed while it was read; run it again")
 
-    def _publish(self, staged: Path) -> None:
+    def _publish(self, staged: Path) -> bool:
+        """Let the shard appear at its place; False if another builder, which no lock has kept away, was first."""
         final = self.layout.shard(self.entry.shard_id)
         self.on_step("fsync/before")
         sync_tree(staged)
         self.on_step("fsync/after")
         self.on_step("rename/before")
-        rename_path(staged, final)
+        try:
+            rename_path(staged, final)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            self._require_equal(staged, final)
+            return False
+        self._renamed.append(final)
         self.on_step("rename/after")
         self.on_step("success/before")
         markers.write_success(final, self.entry.shard_id)
         self.on_step("success/after")
+        return True
+
+    def _require_equal(self, staged: Path, final: Path) -> None:
+        """Raise unless the shard that lies at our place is finished soon, and has the content that we made."""
+        ours = ShardOwner.model_validate_json((staged / ROLLOUT_SHARD_OWNER_FILENAME).read_bytes())
+        deadline = monotonic() + OTHER_BUILDER_S
+        while (theirs := markers.owner_if_finished(final)) is None and monotonic() < deadline:
+            sleep(_LOOK_EVERY_S)
+        if theirs is None:
+            raise ShardBusy(f"{self.entry.shard_id}: another builder was first, but has not finished it; run it again")
+        if theirs.content_sha256 != ours.content_sha256 or theirs.entry_sha256 != ours.entry_sha256:
+            raise ShardFailed(
+                f"{self.entry.shard_id}: two builders made different content from the same plan; one of the two "
+                "machines computes wrongly, or has another version of this package, so compare them"
+            )
 
     def _writer(self) -> RolloutDatasetWriter:
         if self.writer is not None:

@@ -6,12 +6,14 @@ Dagster's own staleness compares recorded versions one edge at a time, does not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
+from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.pin import read_pin
-from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest
+from rollout_assets.campaigns.plan_entry import PlannedShards, shard_id_of
 from rollout_assets.campaigns.shard import shard_problems
 from rollout_assets.campaigns.status import promoted_behind, unplanned_rows
 from rollout_assets.config import CampaignConfig
@@ -34,43 +36,36 @@ class StalePart:
 
 def stale_parts(config: CampaignConfig, source: VinOfflineStore) -> list[StalePart]:
     """Everything stale, from the source down to the promoted store; empty when all is current."""
-    entries = read_rollout_shard_manifest(config)
-    stale = [*_stale_plan(config, entries, source), *_stale_shards(config, entries, source)]
-    return [*stale, *_stale_promotion(config, entries)]
+    survey = CampaignSurvey.of(config)
+    stale = [*_stale_plan(config, survey.planned, source), *_stale_shards(config, survey, source)]
+    return [*stale, *_stale_promotion(config, survey)]
 
 
-def _stale_promotion(config: CampaignConfig, entries: Sequence[RolloutShardEntry]) -> Iterator[StalePart]:
-    behind = promoted_behind(config, entries)
-    pin = read_pin(CampaignLayout(config.shards.output_dir))
+def _stale_promotion(config: CampaignConfig, survey: CampaignSurvey) -> Iterator[StalePart]:
+    behind = promoted_behind(config, survey.planned, survey)
+    pin = read_pin(CampaignLayout.of(config))
     if behind and pin is not None:
         yield StalePart("rollouts_zarr", f"{behind}; {pin.holds}", _UNPIN)
     elif behind:
         yield StalePart("rollouts_zarr", behind, _PROMOTE)
 
 
-def outdated_entries(config: CampaignConfig, entries: Sequence[RolloutShardEntry]) -> list[RolloutShardEntry]:
-    """Entries that were planned before the campaign was edited."""
-    return [entry for entry in entries if entry.config_change(config) is not None]
-
-
-def _stale_plan(
-    config: CampaignConfig, entries: Sequence[RolloutShardEntry], source: VinOfflineStore
-) -> Iterator[StalePart]:
+def _stale_plan(config: CampaignConfig, entries: PlannedShards, source: VinOfflineStore) -> Iterator[StalePart]:
     new = unplanned_rows(config, entries, source)
     if new:
         yield StalePart("rollout_shard_plan", f"{len(new)} new source row(s), from {new[0]} on", _PLAN)
-    outdated = outdated_entries(config, entries)
-    if outdated:
-        yield StalePart("rollout_shard_plan", outdated[0].config_change(config) or "", _PLAN)
+    for change in islice(entries.config_changes(config).values(), 1):
+        yield StalePart("rollout_shard_plan", change, _PLAN)
 
 
-def _stale_shards(
-    config: CampaignConfig, entries: Sequence[RolloutShardEntry], source: VinOfflineStore
-) -> Iterator[StalePart]:
-    layout = CampaignLayout(config.shards.output_dir)
-    for entry in entries:
-        problems = list(shard_problems(layout.shard(entry.shard_id), entry, source, deep=False))
-        if entry.config_change(config) is not None:
+def _stale_shards(config: CampaignConfig, survey: CampaignSurvey, source: VinOfflineStore) -> Iterator[StalePart]:
+    layout = CampaignLayout.of(config)
+    changes = survey.planned.config_changes(config)
+    for number, current in enumerate(survey.current(source).tolist()):
+        shard_id, problems = shard_id_of(number), list[str]()
+        if not current:
+            problems += shard_problems(layout.shard(shard_id), survey.planned[number], source, deep=False)
+        if number in changes:
             problems.append("the campaign's config has changed since it was planned")
         if problems:
-            yield StalePart(entry.shard_id, "; ".join(problems), _SHARD)
+            yield StalePart(shard_id, "; ".join(problems), _SHARD)

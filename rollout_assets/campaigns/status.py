@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
+
+from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.layout import CampaignLayout
-from rollout_assets.campaigns.markers import ShardOwner, last_failure, owner_if_finished
+from rollout_assets.campaigns.markers import last_failure, owner_if_finished, skipped_in_words
+from rollout_assets.campaigns.objects.working_copy import refresh_shards, refresh_versions
 from rollout_assets.campaigns.pin import Pin, read_pin
-from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest
+from rollout_assets.campaigns.plan import read_rollout_shard_manifest
+from rollout_assets.campaigns.plan_entry import PlannedShards, RolloutShardEntry, shard_id_of
 from rollout_assets.campaigns.shard import shard_problems
 from rollout_assets.campaigns.versions import (
     PromotedShard,
@@ -113,35 +118,78 @@ def summarize_rollout_shard_campaign(
     finished shard and of every promoted version is read.
     """
     entries = read_rollout_shard_manifest(config) if entries is None else entries
-    layout = CampaignLayout(config.shards.output_dir)
-    shards = tuple(shard_status(config, layout, entry, source, deep) for entry in entries)
+    layout = CampaignLayout.of(config)
+    if isinstance(entries, PlannedShards):
+        survey = CampaignSurvey.of(config, entries)
+    else:
+        survey = None
+        refresh_shards(layout)
+    refresh_versions(layout)
+    if survey is None or deep:
+        shards = tuple(shard_status(config, layout, entry, source, deep) for entry in entries)
+    else:
+        shards = tuple(_surveyed(config, layout, survey, source))
     new = () if source is None else unplanned_rows(config, entries, source)
-    behind = promoted_behind(config, entries)
+    behind = promoted_behind(config, entries, survey, refresh=False)
     versions, pin = version_statuses(config, deep), read_pin(layout)
-    return RolloutShardCampaignStatus(config.name, str(layout.root), shards, new, behind, versions, pin)
+    return RolloutShardCampaignStatus(config.name, layout.place, shards, new, behind, versions, pin)
 
 
 def unplanned_rows(
     config: CampaignConfig, entries: Sequence[RolloutShardEntry], source: VinOfflineStore
 ) -> tuple[str, ...]:
     """Keys of the source rows that are in no shard of their split: added since the last planning, or moved to it."""
-    planned = {(row.sample_index, row.split) for entry in entries for row in entry.rows}
     rows = [row for split in dict.fromkeys(config.source.splits) for row in source.rows(split)]
+    if isinstance(entries, PlannedShards):
+        columns = entries.columns
+        splits = np.array([*columns.names["splits"], ""], object)
+        planned_in = np.full(max(columns.sample.max(initial=-1) + 1, len(source.rows())), "", object)
+        planned_in[columns.sample] = splits[columns.row_split]
+        return tuple(row.sample_key for row in rows if planned_in[row.sample_index] != row.split)
+    planned = {(row.sample_index, row.split) for entry in entries for row in entry.rows}
     return tuple(row.sample_key for row in rows if (row.sample_index, row.split) not in planned)
 
 
-def promoted_behind(config: CampaignConfig, entries: Sequence[RolloutShardEntry]) -> str:
-    """What the promoted store lacks of the plan, in words; empty when it has every shard as planned now."""
-    layout = CampaignLayout(config.shards.output_dir)
+def promoted_behind(
+    config: CampaignConfig,
+    entries: Sequence[RolloutShardEntry],
+    survey: CampaignSurvey | None = None,
+    *,
+    refresh: bool = True,
+) -> str:
+    """What the promoted store lacks of the plan, in words; empty when it has every shard as planned now.
+
+    A ``survey`` of these very entries saves reading the markers again.
+    """
+    layout = CampaignLayout.of(config)
+    if refresh:
+        refresh_versions(layout)
     try:
         if current_name(layout) is None:
             return "nothing is promoted yet"
-        version = current_version(config)
+        version = current_version(config, refresh=False)
     except RolloutAssetsError as error:
         return str(error)
     promoted = {shard.shard_id: shard for shards in version.record.splits.values() for shard in shards}
-    lacking = [entry.shard_id for entry in entries if not _is_promoted(layout, entry, promoted.get(entry.shard_id))]
+    if survey is None:
+        lacking = [entry.shard_id for entry in entries if not _is_promoted(layout, entry, promoted.get(entry.shard_id))]
+    else:
+        lacking = list(_lacking(layout, survey, promoted))
     return f"{version.name} lacks {len(lacking)} shard(s) as planned now, from {lacking[0]} on" if lacking else ""
+
+
+def _lacking(layout: CampaignLayout, survey: CampaignSurvey, promoted: Mapping[str, PromotedShard]) -> Iterator[str]:
+    """The shards that ``_is_promoted`` says no to."""
+    for number, sha256 in enumerate(survey.planned.columns.sha256):
+        shard_id = shard_id_of(number)
+        shard = promoted.get(shard_id)
+        if shard is None or shard.entry_sha256 != sha256:
+            yield shard_id
+        elif number in survey.finished:
+            if survey.content(number) != shard.content_sha256:
+                yield shard_id
+        elif shard_id in survey.folders.built and not _is_promoted(layout, survey.planned[number], shard):
+            yield shard_id
 
 
 def _is_promoted(layout: CampaignLayout, entry: RolloutShardEntry, promoted: PromotedShard | None) -> bool:
@@ -154,7 +202,7 @@ def _is_promoted(layout: CampaignLayout, entry: RolloutShardEntry, promoted: Pro
 
 def version_statuses(config: CampaignConfig, deep: bool = False) -> tuple[PromotedVersionStatus, ...]:
     """Every promoted version, oldest first, compared with its inventory."""
-    layout = CampaignLayout(config.shards.output_dir)
+    layout = CampaignLayout.of(config)
     pinned = read_pin(layout) is not None
     try:
         versions = versions_on_disk(config)
@@ -166,8 +214,9 @@ def version_statuses(config: CampaignConfig, deep: bool = False) -> tuple[Promot
 def _version_status(
     layout: CampaignLayout, version: PromotedVersion | UnreadableVersion, pinned: bool, deep: bool
 ) -> PromotedVersionStatus:
-    problems = version_problems(layout, version, deep)
-    hint = _CURRENT_HINTS[pinned] if version.is_current else "campaign prune removes it"
+    looked_at = layout.url is None or version.is_current or deep  # elsewhere a look is a listing of all its files
+    problems = version_problems(layout, version, deep) if looked_at else ()
+    hint = _CURRENT_HINTS[pinned] if version.is_current else "campaign clean removes it"
     return PromotedVersionStatus(version.name, version.is_current, problems, hint if problems else "")
 
 
@@ -175,6 +224,29 @@ _CURRENT_HINTS = {
     False: "campaign promote builds it again from its shards",
     True: "campaign rollback --to another version, or campaign unpin and campaign promote",
 }
+
+
+def _surveyed(
+    config: CampaignConfig, layout: CampaignLayout, survey: CampaignSurvey, source: VinOfflineStore | None
+) -> Iterator[RolloutShardStatus]:
+    """What ``shard_status`` says of every shard; only those that are neither finished nor missing are looked at."""
+    columns, folders, finished = survey.planned.columns, survey.folders, survey.finished
+    changes, skips, hint = survey.planned.config_changes(config), finished.texts["skips"], _HINTS["missing"]
+    seen = folders.running | folders.built | folders.failed | folders.attempted
+    facts = (finished.by_shard(name) for name in ("skips", "records", "skipped", "bytes", "seconds"))
+    of_shards = zip(
+        survey.current(source).tolist(), columns.splits, columns.rows_per_shard.tolist(), *facts, strict=True
+    )
+    for number, (current, split, rows, skip, records, skipped, stored, seconds) in enumerate(of_shards):
+        shard_id = shard_id_of(number)
+        if current and number not in changes and shard_id not in folders.running:
+            yield RolloutShardStatus(
+                shard_id, split, rows, "succeeded", skips[skip], "", records, skipped, stored, seconds
+            )
+        elif shard_id in seen:
+            yield shard_status(config, layout, survey.planned[number], source)
+        else:
+            yield RolloutShardStatus(shard_id, split, rows, "missing", _NOT_BUILT, hint, None, None, None, None)
 
 
 def shard_status(
@@ -192,7 +264,7 @@ def shard_status(
         split=entry.split,
         rows=len(entry.rows),
         state=state,
-        reason=reason or (_skips(owner) if owner is not None else ""),
+        reason=reason or (skipped_in_words(owner) if owner is not None else ""),
         hint=_HINTS[state].format(shard=entry.shard_id),
         records=None if owner is None else owner.records,
         rows_skipped=None if owner is None else sum(row.skipped is not None for row in owner.rows),
@@ -200,6 +272,8 @@ def shard_status(
         seconds=None if owner is None else owner.seconds,
     )
 
+
+_NOT_BUILT = "not built yet"
 
 _HINTS: dict[ShardState, str] = {
     "succeeded": "",
@@ -227,9 +301,4 @@ def _state(
         return "failed", failure
     if layout.attempts(entry.shard_id):
         return "incomplete", "an attempt died before it was finished"
-    return "missing", "not built yet"
-
-
-def _skips(owner: ShardOwner) -> str:
-    skipped = Counter(row.skipped for row in owner.rows if row.skipped is not None)
-    return ", ".join(f"{count} row(s) skipped: {reason}" for reason, count in sorted(skipped.items()))
+    return "missing", _NOT_BUILT

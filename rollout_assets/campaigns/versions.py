@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,10 +19,14 @@ from pydantic import ValidationError
 from rollout_assets.campaigns.claim import refuse_other_campaign
 from rollout_assets.campaigns.inventory import check_version, read_inventory
 from rollout_assets.campaigns.layout import CampaignLayout, StoredModel
-from rollout_assets.campaigns.pin import Pin, read_pin, remove_pin, write_pin
+from rollout_assets.campaigns.objects.publishing import move_pointer, remove_version, reserve_version
+from rollout_assets.campaigns.objects.storage import TaggedPointer
+from rollout_assets.campaigns.objects.working_copy import refresh_versions
+from rollout_assets.campaigns.pin import Pin, new_pin, read_pin, remove_pin, write_pin
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CampaignError, StoreDamaged
 from rollout_assets.files import file_lock, publish_bytes, remove_path, rename_path, switch_link
+from rollout_assets.locations.url import Location, ObjectUrl
 from rollout_assets.parsing import parse_json
 from rollout_assets.rollouts.zarr_store.documents import PROMOTION_ATTRIBUTE, ZARR_JSON, group_document
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
@@ -51,6 +55,17 @@ class PromotionRecord(StoredModel):
     writer_config_hash: str
     splits: dict[str, tuple[PromotedShard, ...]]
 
+    @property
+    def splits_with_records(self) -> tuple[str, ...]:
+        """The splits that have a child store, sorted."""
+        return tuple(
+            sorted(
+                split
+                for split, shards in self.splits.items()
+                if any(shard.content_sha256 is not None for shard in shards)
+            )
+        )
+
     def document(self) -> bytes:
         """The root group's ``zarr.json``."""
         group = group_document({PROMOTION_ATTRIBUTE: self.model_dump(mode="json")})
@@ -65,6 +80,8 @@ class PromotedVersion:
     path: Path
     record: PromotionRecord
     is_current: bool
+    url: ObjectUrl | None = None
+    """Where it lies if not on a disk; ``path`` is then this machine's copy, which need not have all of its files."""
 
     @property
     def name(self) -> str:
@@ -72,8 +89,15 @@ class PromotedVersion:
         return self.path.name
 
     @property
-    def children(self) -> tuple[Path, ...]:
+    def location(self) -> Location:
+        """Where readers open it."""
+        return self.path if self.url is None else self.url
+
+    @property
+    def children(self) -> tuple[Location, ...]:
         """Its child stores, one per split with records."""
+        if self.url is not None:
+            return tuple(self.url / split for split in self.record.splits_with_records)
         folders = (self.path / split for split in sorted(self.record.splits))
         return tuple(path for path in folders if path.is_dir())
 
@@ -108,7 +132,6 @@ class Pruned:
     """What was cleared away; ``damaged`` are those of the removed versions that were damaged."""
 
     versions: tuple[str, ...]
-    set_aside: tuple[str, ...]
     kept: tuple[str, ...]
     damaged: tuple[str, ...] = ()
 
@@ -125,24 +148,31 @@ def unreadable_versions(config: CampaignConfig) -> tuple[UnreadableVersion, ...]
 
 def versions_on_disk(config: CampaignConfig) -> tuple[PromotedVersion | UnreadableVersion, ...]:
     """All versions, oldest first, also those that cannot be read."""
-    layout = CampaignLayout(config.shards.output_dir)
+    layout = CampaignLayout.of(config)
     current = current_name(layout)
     numbered = ((_number(path.name), path) for path in layout.versions.glob("v*"))
-    return tuple(_version(number, path, path.name == current) for number, path in sorted(numbered) if number)
+    return tuple(_version(layout, number, path, path.name == current) for number, path in sorted(numbered) if number)
 
 
-def current_version(config: CampaignConfig) -> PromotedVersion:
-    """The version that readers get; nothing promoted is a ``CampaignError``, an unreadable one ``StoreDamaged``."""
-    layout = CampaignLayout(config.shards.output_dir)
+def current_version(config: CampaignConfig, *, refresh: bool = True) -> PromotedVersion:
+    """The version that readers get; nothing promoted is a ``CampaignError``, an unreadable one ``StoreDamaged``.
+
+    With ``refresh``, this machine's copy of a campaign in object storage is brought up to date before.
+    """
+    layout = CampaignLayout.of(config)
+    if refresh:
+        refresh_versions(layout)
     name = current_name(layout)
     if name is None:
-        raise CampaignError(f"{layout.promoted}: nothing is promoted yet; 'rollout-assets campaign promote' does it")
+        raise CampaignError(
+            f"{layout.store_location}: nothing is promoted yet; 'rollout-assets campaign promote' does it"
+        )
     version = next((version for version in versions_on_disk(config) if version.name == name), None)
     if isinstance(version, PromotedVersion):
         return version
     remedy = "'rollout-assets campaign promote' makes another version, 'campaign rollback' goes to an earlier one"
     if version is None:
-        raise CampaignError(f"{layout.promoted}: links to {name}, which is not there; {remedy}")
+        raise CampaignError(f"{layout.store_location}: leads to {name}, which is not there; {remedy}")
     raise StoreDamaged(str(version.path / ZARR_JSON), f"{version.problem}; {remedy}")
 
 
@@ -177,9 +207,23 @@ def write_record(version_dir: Path, record: PromotionRecord) -> None:
     publish_bytes(version_dir / ZARR_JSON, record.document())
 
 
-def make_current(layout: CampaignLayout, name: str, on_step: OnStep = ignore_step) -> None:
-    """Let readers that open from now on get this version."""
+def reserved_version_name(layout: CampaignLayout) -> str:
+    """A version's name that belongs to the caller alone, also among other machines."""
+    number = _number(next_version_name(layout))
+    while not reserve_version(layout, version_name(number)):
+        number += 1
+    return version_name(number)
+
+
+def make_current(
+    layout: CampaignLayout, name: str, on_step: OnStep = ignore_step, before: TaggedPointer | None = None
+) -> None:
+    """Let readers that open from now on get this version.
+
+    In object storage the pointer must still be ``before``, as it was read; otherwise this is ``PointerMoved``.
+    """
     on_step("switch/before")
+    move_pointer(layout, name, None, before)
     switch_link(layout.promoted, f"{layout.versions.name}/{name}")
     on_step("switch/after")
 
@@ -190,23 +234,29 @@ def rollback_promotion(config: CampaignConfig, to: str | None = None) -> Promote
     Nothing is removed. Promotions do not move readers on until ``unpin_promotion``. The pin is written before the link,
     so that a rollback that is killed in between is never undone by a promotion.
     """
-    layout = CampaignLayout(config.shards.output_dir)
+    layout = CampaignLayout.of(config)
     refuse_other_campaign(config)
     with file_lock(layout.lock(PROMOTION_LOCK), str(layout.promoted)):
+        before = refresh_versions(layout)
         versions = versions_on_disk(config)
         target = _earlier_version(layout, versions) if to is None else _named_version(layout, versions, to)
-        write_pin(layout, target.name)
-        make_current(layout, target.name)
+        pin = new_pin(target.name)
+        move_pointer(layout, target.name, pin.model_dump(mode="json"), before)
+        write_pin(layout, pin)
+        switch_link(layout.promoted, f"{layout.versions.name}/{target.name}")
     return replace(target, is_current=True)
 
 
 def unpin_promotion(config: CampaignConfig) -> Pin | None:
     """Lift the pin of a rollback, so that the next promotion moves readers on; returns the pin, if there was one."""
-    layout = CampaignLayout(config.shards.output_dir)
+    layout = CampaignLayout.of(config)
     refuse_other_campaign(config)
     with file_lock(layout.lock(PROMOTION_LOCK), str(layout.promoted)):
+        before = refresh_versions(layout)
         pin = read_pin(layout)
         if pin is not None:
+            if before is not None:
+                move_pointer(layout, before.pointer.version, None, before)
             remove_pin(layout)
     return pin
 
@@ -216,10 +266,10 @@ def _named_version(
 ) -> PromotedVersion:
     version = next((version for version in versions if version.name == name), None)
     if version is None:
-        raise CampaignError(f"{layout.versions}: no version {name}; there are {_names(versions)}")
+        raise CampaignError(f"{layout.place}: no version {name}; there are {_names(versions)}")
     problems = _known_damage(layout, version)
     if problems or isinstance(version, UnreadableVersion):
-        raise CampaignError(f"{layout.versions}: {name} is damaged and is not made current: {'; '.join(problems)}")
+        raise CampaignError(f"{layout.place}: {name} is damaged and is not made current: {'; '.join(problems)}")
     return version
 
 
@@ -228,7 +278,9 @@ def _earlier_version(
 ) -> PromotedVersion:
     name = current_name(layout)
     if name is None:
-        raise CampaignError(f"{layout.promoted}: nothing is promoted yet; 'rollout-assets campaign promote' does it")
+        raise CampaignError(
+            f"{layout.store_location}: nothing is promoted yet; 'rollout-assets campaign promote' does it"
+        )
     damaged: list[str] = []
     for version in reversed([version for version in versions if version.number < _number(name)]):
         problems = _known_damage(layout, version)
@@ -236,7 +288,7 @@ def _earlier_version(
             return version
         damaged += problems
     why = f" that is not damaged ({'; '.join(damaged)})" if damaged else ""
-    raise CampaignError(f"{layout.promoted}: no version before {name}{why}; there are {_names(versions)}")
+    raise CampaignError(f"{layout.store_location}: no version before {name}{why}; there are {_names(versions)}")
 
 
 def version_problems(
@@ -258,39 +310,57 @@ def _names(versions: Sequence[PromotedVersion | UnreadableVersion]) -> str:
     return ", ".join(version.name for version in versions) or "none"
 
 
-def prune_promoted_versions(config: CampaignConfig, keep: int = KEPT_VERSIONS, *, set_aside: bool = False) -> Pruned:
-    """Remove all but the newest ``keep`` versions; the current one always stays, and damaged ones do not count.
+def superseded_versions(
+    config: CampaignConfig, keep: int = KEPT_VERSIONS
+) -> list[tuple[PromotedVersion | UnreadableVersion, bool]]:
+    """All but the newest ``keep`` versions, oldest first, and whether each is damaged.
 
-    With ``set_aside`` also what builds have set aside, and leftovers of dead promotions.
+    The current version and the pinned one are never among them; damaged ones always are, and do not count as kept.
     """
     if keep < 1:
         raise CampaignError(f"keep must be >= 1, got {keep}")
-    layout = CampaignLayout(config.shards.output_dir)
+    layout = CampaignLayout.of(config)
+    versions = versions_on_disk(config)
+    damaged = {version.name for version in versions if _known_damage(layout, version)}
+    stay = {version.name for version in [version for version in versions if version.name not in damaged][-keep:]}
+    stay |= {version.name for version in versions if version.is_current}
+    if (pin := read_pin(layout)) is not None and pin.version is not None:
+        stay.add(pin.version)
+    return [(version, version.name in damaged) for version in versions if version.name not in stay]
+
+
+def remove_superseded(config: CampaignConfig, keep: int, names: Collection[str]) -> tuple[str, ...]:
+    """Remove those of some versions that are still superseded, and leftovers of dead promotions; returns their names.
+
+    What is current or pinned is looked at under the lock of promotions, so that nobody can move readers meanwhile.
+    """
+    layout = CampaignLayout.of(config)
     refuse_other_campaign(config)
     with file_lock(layout.lock(PROMOTION_LOCK), str(layout.promoted)):
-        versions = versions_on_disk(config)
-        damaged = {version.name for version in versions if _known_damage(layout, version)}
-        stay = {version.name for version in [version for version in versions if version.name not in damaged][-keep:]}
-        stay |= {version.name for version in versions if version.is_current}
-        if (pin := read_pin(layout)) is not None and pin.version is not None:
-            stay.add(pin.version)
-        gone = [version for version in versions if version.name not in stay]
+        refresh_versions(layout)
+        gone = [version for version, _ in superseded_versions(config, keep) if version.name in names]
         for version in gone:
             _remove_version(layout, version.path)
         for leftover in layout.attempts(PROMOTION_LOCK):
             remove_path(leftover)
-        aside = sorted(layout.set_aside_dir.glob("*")) if set_aside else []
-        for path in aside:
-            remove_path(path)
+    return tuple(version.name for version in gone)
+
+
+def prune_promoted_versions(config: CampaignConfig, keep: int = KEPT_VERSIONS) -> Pruned:
+    """Remove all but the newest ``keep`` versions; the current one always stays, and damaged ones do not count."""
+    refuse_other_campaign(config)
+    damaged = {version.name for version, is_damaged in superseded_versions(config, keep) if is_damaged}
+    versions = [version.name for version in versions_on_disk(config)]
+    gone = remove_superseded(config, keep, versions)
     return Pruned(
-        tuple(version.name for version in gone),
-        tuple(path.name for path in aside if path.suffix != ".json"),
-        tuple(version.name for version in versions if version not in gone),
-        tuple(version.name for version in gone if version.name in damaged),
+        gone,
+        tuple(name for name in versions if name not in gone),
+        tuple(name for name in gone if name in damaged),
     )
 
 
 def _remove_version(layout: CampaignLayout, path: Path) -> None:
+    remove_version(layout, path.name)
     layout.staging.mkdir(exist_ok=True)
     leaving = layout.new_attempt(PROMOTION_LOCK)
     rename_path(path, leaving)  # first out of sight, so that no half version can ever be opened
@@ -299,9 +369,10 @@ def _remove_version(layout: CampaignLayout, path: Path) -> None:
     remove_path(leaving)
 
 
-def _version(number: int, path: Path, is_current: bool) -> PromotedVersion | UnreadableVersion:
+def _version(layout: CampaignLayout, number: int, path: Path, is_current: bool) -> PromotedVersion | UnreadableVersion:
+    url = None if layout.url is None else layout.url / "versions" / path.name
     try:
-        return PromotedVersion(number, path, _read_record(path), is_current)
+        return PromotedVersion(number, path, _read_record(path), is_current, url)
     except StoreDamaged as error:
         return UnreadableVersion(number, path, error.problem, is_current)
 

@@ -14,7 +14,8 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter, WrittenShard
-from rollout_assets.campaigns.plan import RolloutShardEntry, ShardPlan, write_rollout_shard_manifest_from_config
+from rollout_assets.campaigns.plan import ShardPlan, write_rollout_shard_manifest_from_config
+from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.campaigns.shard import RolloutShardRunResult, run_rollout_shard
 from rollout_assets.config import CampaignConfig, SplitConfig
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
@@ -39,6 +40,11 @@ class FakeSource:
     version: ClassVar[int] = FORMAT_VERSION
     meshes: ClassVar[Any] = SimpleNamespace(simplify=None, find=lambda _: None)
     """A library without meshes."""
+
+    @property
+    def location(self) -> Path:
+        """Where a real store would lie."""
+        return self.root
 
     @property
     def source_manifest_hash(self) -> str:

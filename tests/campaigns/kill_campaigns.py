@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_assets.config import CampaignConfig
+from rollout_assets.locations.url import Location
 from rollout_assets.testing.fake_shards import FakeCampaign
 
 TINY: dict[str, Any] = {
@@ -19,9 +20,10 @@ TINY: dict[str, Any] = {
 """As little work as a shard can be."""
 
 
-def fake_campaign(
-    root: Path, rows: Sequence[tuple[str, int]] = (("train", 2), ("val", 1)), **changes: Any
-) -> FakeCampaign:
+ROWS = (("train", 2), ("val", 1))
+
+
+def fake_campaign(root: Location, rows: Sequence[tuple[str, int]] = ROWS, **changes: Any) -> FakeCampaign:
     """Three rows in three shards of two splits, unless told otherwise."""
     rows_per_shard = changes.pop("rows_per_shard", 1)
     options = {"targets": 1, "chains": 1, "shell": (3, 5)} | changes.pop("options", {})

@@ -20,15 +20,16 @@ from rollout_assets.campaigns import dataset_writer  # noqa: F401 - imported bef
 from rollout_assets.campaigns.plan import entry_of
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.shard import run_rollout_shard
-from tests.campaigns.kill_campaigns import fake_campaign, real
+from rollout_assets.locations.url import parse_location
+from tests.campaigns.kill_campaigns import ROWS, fake_campaign, real
 
 
 def work(request: dict[str, Any], on_step: Callable[[str], None]) -> None:
-    root = Path(request["root"])
+    root = parse_location(request["root"])
     if request["kind"] == "real":
         run_rollout_shard(real(root, Path(request["source"])), request["shard"], on_step=on_step)
         return
-    campaign = fake_campaign(root)
+    campaign = fake_campaign(root, request.get("rows", ROWS))
     if request["kind"] == "shard":
         campaign.run(entry_of(campaign.config, request["shard"]), on_step)
     else:

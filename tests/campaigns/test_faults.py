@@ -99,7 +99,7 @@ def undisturbed(small_store: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def promoted(config: CampaignConfig) -> dict[str, str]:
-    stores = CampaignLayout(config.shards.output_dir).promoted
+    stores = CampaignLayout.of(config).promoted
     return {
         path.name: json.loads((path / "manifest.json").read_bytes())["content_sha256"]
         for path in stores.iterdir()
@@ -108,7 +108,7 @@ def promoted(config: CampaignConfig) -> dict[str, str]:
 
 
 def content(config: CampaignConfig, shard_id: str = SHARD) -> str | None:
-    return read_owner(CampaignLayout(config.shards.output_dir).shard(shard_id)).content_sha256
+    return read_owner(CampaignLayout.of(config).shard(shard_id)).content_sha256
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -127,6 +127,7 @@ def test_a_fault_at_any_kind_of_read_or_write_is_tried_again_and_changes_nothing
     assert content(config) == content(undisturbed[0])
 
 
+@pytest.mark.ci
 def test_the_promoted_digests_are_those_of_a_machine_without_faults(
     small_store: Path, undisturbed: Undisturbed, tmp_path: Path, retries: Callable[[int], None]
 ) -> None:
@@ -155,7 +156,7 @@ def test_a_fault_that_stays_fails_the_shard_and_leaves_no_marker(kind: str, smal
     with failing(*[Fault(CHUNKS[0], kind, nth=2)] * 3):
         result = run_campaign(config, shard_ids=[SHARD])
     assert not result.ok and result.shards[0].outcome == "failed" and len(result.shards[0].retried) == 2
-    shards = CampaignLayout(config.shards.output_dir).shards
+    shards = CampaignLayout.of(config).shards
     assert not any(path.is_dir() for path in shards.iterdir())
     status = summarize_rollout_shard_campaign(config).shards[0]
     assert status.state == "failed" and status.reason

@@ -120,7 +120,7 @@ def test_full_files_are_shared_and_the_previous_version_is_not_touched(grown):
 
 def test_the_promoted_store_is_a_zarr_group_of_its_children(grown):
     campaign, _, _, third = grown
-    group = zarr.open_group(CampaignLayout(campaign.config.shards.output_dir).promoted, mode="r")
+    group = zarr.open_group(CampaignLayout.of(campaign.config).promoted, mode="r")
     assert sorted(name for name, _ in group.groups()) == ["train", "val"]
     assert group["train/candidates/target_rri"].shape[0] == group["train"].attrs["num_candidates"]
     assert group.attrs["rollout_promotion"]["writer_config_hash"] == campaign.config.writer_config_hash
@@ -313,6 +313,7 @@ def two_versions(tmp_path_factory):
     return campaign, first.version.name
 
 
+@pytest.mark.ci
 def test_without_hard_links_everything_is_written_again(tmp_path, monkeypatch):
     small_files = {"store": {"chunk_rows": 2, "chunk_states": 2}}
     campaign = fake_campaign(tmp_path, [("train", 1), ("val", 1)], **small_files)

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +51,7 @@ def state_of(campaign, **options):
 
 def test_a_finished_shard_is_complete_valid_and_left_alone(copy):
     entry = copy.plan().entries[0]
-    shard = CampaignLayout(copy.config.shards.output_dir).shard(entry.shard_id)
+    shard = CampaignLayout.of(copy.config).shard(entry.shard_id)
     before = {path: path.stat().st_mtime_ns for path in shard.rglob("*")}
     result = copy.run(entry)
     assert result.outcome == "already_finished" and result.set_aside == ()
@@ -93,7 +93,7 @@ ARRAYS = {
 @pytest.mark.parametrize("kind", ["owner", "success", "manifest", "root", *ARRAYS, "missing", "extra", "no success"])
 def test_a_tampered_shard_is_set_aside_named_and_rebuilt(copy, finished, kind):
     entry = copy.plan().entries[0]
-    shard = CampaignLayout(copy.config.shards.output_dir).shard(entry.shard_id)
+    shard = CampaignLayout.of(copy.config).shard(entry.shard_id)
     store = shard / STORE_NAME
     if kind in ARRAYS:
         flip(next(path for path in sorted((store / ARRAYS[kind] / "c").rglob("*")) if path.is_file()))
@@ -228,18 +228,18 @@ def test_a_disk_that_is_really_full_or_read_only(small_disk):
 @pytest.mark.parametrize("marker", ["_owner.json", "_SUCCESS.json", "manifest.json"])
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
 def test_a_marker_that_cannot_be_read_sets_no_good_shard_aside(copy, monkeypatch, marker, code):
-    shard = CampaignLayout(copy.config.shards.output_dir).shard("shard-000000")
+    shard = CampaignLayout.of(copy.config).shard("shard-000000")
     path = next(shard.rglob(marker))
     entry = copy.plan().entries[0]
-    read = Path.read_bytes
+    opened = Path.open
 
-    def refused(self):
+    def refused(self, *args, **kwargs):
         if self == path:
             raise OSError(code, os.strerror(code), str(self))
-        return read(self)
+        return opened(self, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", refused)
+        patch.setattr(Path, "open", refused)
         with pytest.raises(ShardFailed, match=f"shard-000000: .*{marker}: {os.strerror(code)}"):
             copy.run(entry)
         assert "cannot be read" in state_of(copy).reason
@@ -387,3 +387,62 @@ def test_new_snippets_leave_finished_shards_as_they_are(store_copy, tmp_path):
     second = run_campaign(config)
     assert [shard.outcome for shard in second.shards] == ["already_finished", "already_finished", "built"]
     assert before.items() <= {path: path.stat().st_mtime_ns for path in (tmp_path / "out/shards").rglob("*")}.items()
+
+
+def without_locks(monkeypatch):
+    """As on a file system that does not carry locks from one machine to another."""
+    monkeypatch.setattr("rollout_assets.campaigns.shard.file_lock", lambda *_, **__: nullcontext())
+
+
+def on_another_machine(monkeypatch, campaign, entry):
+    with monkeypatch.context() as patch:
+        patch.setattr("socket.gethostname", lambda: "another")
+        return run_rollout_shard(campaign.config, entry, source=campaign.source, writer=lambda: campaign.writer)
+
+
+def test_what_another_machine_is_building_is_left_alone_until_it_is_silent(tmp_path, monkeypatch):
+    campaign = fake_campaign(tmp_path / "out", [("train", 1)])
+    entry = campaign.plan().entries[0]
+    layout = CampaignLayout.of(campaign.config)
+    with monkeypatch.context() as patch:
+        patch.setattr("socket.gethostname", lambda: "another")
+        theirs = layout.new_attempt(entry.shard_id)
+    theirs.mkdir(parents=True)
+    assert campaign.run(entry).set_aside == () and theirs.is_dir()
+    long_ago = theirs.stat().st_mtime - 7_200
+    os.utime(theirs, (long_ago, long_ago))
+    campaign.run(entry)
+    assert not theirs.exists()
+
+
+def test_of_two_builders_without_a_common_lock_the_first_has_built_the_shard(tmp_path, monkeypatch):
+    without_locks(monkeypatch)
+    campaign = fake_campaign(tmp_path / "out", [("train", 1)])
+    entry = campaign.plan().entries[0]
+    first = []
+
+    def overtaken(step):
+        if step == "rename/before" and not first:
+            first.append(on_another_machine(monkeypatch, campaign, entry))
+
+    orphan = campaign.run(entry, overtaken)
+    layout = CampaignLayout.of(campaign.config)
+    assert first[0].outcome == "built" and orphan.outcome == "already_finished"
+    assert orphan.owner == first[0].owner and state_of(campaign, deep=True).state == "succeeded"
+    assert list(layout.staging.iterdir()) == []
+
+
+def test_two_builders_that_made_different_content_are_an_error(tmp_path, monkeypatch):
+    without_locks(monkeypatch)
+    campaign = fake_campaign(tmp_path / "out", [("train", 1)])
+    other = fake_campaign(tmp_path / "out", [("train", 1)], options={"targets": 2})
+    entry = campaign.plan().entries[0]
+    first = []
+
+    def overtaken(step):
+        if step == "rename/before" and not first:
+            first.append(on_another_machine(monkeypatch, other, entry))
+
+    with pytest.raises(ShardFailed, match="two builders made different content from the same plan"):
+        campaign.run(entry, overtaken)
+    assert CampaignLayout.of(campaign.config).shard(entry.shard_id).is_dir()  # the first one's is not touched

@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 from rollout_assets.campaigns.layout import STORE_NAME, CampaignLayout
-from rollout_assets.campaigns.plan import RolloutShardEntry, write_rollout_shard_manifest_from_config
+from rollout_assets.campaigns.plan import write_rollout_shard_manifest_from_config
+from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.shard import run_rollout_shard, shard_problems
 from rollout_assets.campaigns.status import shard_status
@@ -172,7 +173,7 @@ def fake_victim(zygote: Zygote, folder: Path) -> tuple[ShardVictim, list[str]]:
     entry = campaign.plan().entries[1]
     victim = ShardVictim(
         zygote,
-        CampaignLayout(campaign.config.shards.output_dir),
+        CampaignLayout.of(campaign.config),
         campaign.config,
         entry,
         campaign.source,
@@ -183,6 +184,7 @@ def fake_victim(zygote: Zygote, folder: Path) -> tuple[ShardVictim, list[str]]:
     return victim, steps
 
 
+@pytest.mark.ci
 def test_a_shard_killed_at_each_named_step_is_built_by_the_next_run(fake_victim):
     victim, steps = fake_victim
     for name in ("temp", "manifest", "owner", "fsync", "rename", "success"):
@@ -207,7 +209,7 @@ def real_victim(zygote: Zygote, small_store: Path, folder: Path) -> tuple[ShardV
     entry = write_rollout_shard_manifest_from_config(config).entries[0]
     victim = ShardVictim(
         zygote,
-        CampaignLayout(config.shards.output_dir),
+        CampaignLayout.of(config),
         config,
         entry,
         None,
@@ -236,7 +238,7 @@ class PromotionVictim:
 
     @property
     def layout(self) -> CampaignLayout:
-        return CampaignLayout(self.config.shards.output_dir)
+        return CampaignLayout.of(self.config)
 
     def visible(self) -> dict[str, dict[str, str]] | None:
         if current_name(self.layout) is None:

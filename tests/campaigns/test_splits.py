@@ -271,7 +271,7 @@ def killed_at(step, campaign, entry):
 def test_a_take_over_that_is_killed_or_interrupted_anywhere_is_made_again_by_the_next_run(renumbered):
     _, edited = renumbered
     entry = edited.plan().entries[1]
-    layout = CampaignLayout(edited.config.shards.output_dir)
+    layout = CampaignLayout.of(edited.config)
     final = layout.shard(entry.shard_id)
 
     def interrupt(reached):

@@ -106,7 +106,7 @@ def test_promoting_the_same_shards_heals_a_damaged_version(campaign):
     assert [(child.split, child.how) for child in result.splits] == [("train", "linked"), ("val", "built")]
     status = summarize_rollout_shard_campaign(campaign.config, deep=True)
     assert [(version.name, version.hint) for version in status.damaged_versions] == [
-        ("v000001", "campaign prune removes it")
+        ("v000001", "campaign clean removes it")
     ]
     assert promote_rollout_campaign(campaign.config).splits == (), "the healed one is sound"
     assert prune_promoted_versions(campaign.config).damaged == ()
@@ -173,7 +173,7 @@ def test_a_damaged_old_version_stops_no_verb_and_can_be_pruned(three_versions):
         status = summarize_rollout_shard_campaign(campaign.config)
         named = ("v000002: zarr.json does not say what the version was made from",)
         assert [(version.problems, version.hint) for version in status.damaged_versions] == [
-            (named, "campaign prune removes it")
+            (named, "campaign clean removes it")
         ]
         assert status.behind == ""
         assert [version.name for version in promoted_versions(campaign.config)] == ["v000001", "v000003"]
@@ -189,7 +189,7 @@ def test_a_damaged_old_version_stops_no_verb_and_can_be_pruned(three_versions):
 
 def test_a_damaged_current_version_is_named_and_promotion_makes_another(three_versions):
     campaign = three_versions
-    layout = CampaignLayout(campaign.config.shards.output_dir)
+    layout = CampaignLayout.of(campaign.config)
     (layout.versions / "v000003/zarr.json").write_bytes(b"")
     with pytest.raises(StoreDamaged, match=r"v000003/zarr.json: does not say .* 'rollout-assets campaign promote'"):
         current_version(campaign.config)
@@ -205,7 +205,7 @@ def test_a_damaged_current_version_is_named_and_promotion_makes_another(three_ve
 
 def test_something_else_at_the_place_of_the_link_is_named_and_dangling_links_too(three_versions):
     campaign = three_versions
-    layout = CampaignLayout(campaign.config.shards.output_dir)
+    layout = CampaignLayout.of(campaign.config)
     layout.promoted.unlink()
     layout.promoted.mkdir()
     assert "is not a promoted store's link; move it away" in summarize_rollout_shard_campaign(campaign.config).behind
@@ -213,7 +213,7 @@ def test_something_else_at_the_place_of_the_link_is_named_and_dangling_links_too
         promote_rollout_campaign(campaign.config, incremental=False)
     layout.promoted.rmdir()
     layout.promoted.symlink_to("versions/v000009")
-    assert "links to v000009, which is not there" in summarize_rollout_shard_campaign(campaign.config).behind
+    assert "leads to v000009, which is not there" in summarize_rollout_shard_campaign(campaign.config).behind
     assert promote_rollout_campaign(campaign.config).version.name == "v000003"
 
 
@@ -235,13 +235,13 @@ def test_the_name_of_a_removed_version_is_not_given_again(three_versions):
     assert prune_promoted_versions(campaign.config).versions == ("v000003",)
     unpin_promotion(campaign.config)
     assert promote_rollout_campaign(campaign.config, incremental=False).version.name == "v000004"
-    assert sorted(path.name for path in CampaignLayout(campaign.config.shards.output_dir).inventories.iterdir()) == [
+    assert sorted(path.name for path in CampaignLayout.of(campaign.config).inventories.iterdir()) == [
         f"v00000{number}.json" for number in (1, 2, 3, 4)
     ]
 
 
 def test_a_rollback_lasts_until_it_is_lifted(campaign):
-    layout = CampaignLayout(campaign.config.shards.output_dir)
+    layout = CampaignLayout.of(campaign.config)
     more = grown(campaign)
     assert promote_rollout_campaign(more.config).moved
     rollback_promotion(more.config)
@@ -263,7 +263,7 @@ def test_a_rollback_lasts_until_it_is_lifted(campaign):
 
 
 def test_a_pin_that_cannot_be_read_holds_and_can_be_lifted(campaign):
-    layout = CampaignLayout(campaign.config.shards.output_dir)
+    layout = CampaignLayout.of(campaign.config)
     layout.pin.write_bytes(b"{")
     with pytest.raises(PromotionRefused, match=r"a pin\.json that cannot be read; 'rollout-assets campaign unpin'"):
         promote_rollout_campaign(campaign.config, incremental=False)
@@ -282,7 +282,7 @@ def test_a_rollback_that_dies_before_the_switch_is_not_undone(three_versions, mo
     with monkeypatch.context() as patched, pytest.raises(OSError, match="no more"):
         patched.setattr("rollout_assets.campaigns.versions.switch_link", die)
         rollback_promotion(campaign.config)
-    pin = read_pin(CampaignLayout(campaign.config.shards.output_dir))
+    pin = read_pin(CampaignLayout.of(campaign.config))
     assert pin is not None and pin.version == "v000002"
     with pytest.raises(PromotionRefused, match="pinned to v000002"):
         promote_rollout_campaign(campaign.config, incremental=False)
