@@ -33,6 +33,7 @@ VERBS = {
     "source": "Build, extend, look at and check source stores.",
     "config": "Show, hash, validate and begin campaign files.",
     "campaign": "Plan, run, watch and promote the shards of a campaign.",
+    "cluster": "See whether a cluster is ready for a campaign.",
     "store": "Look into, check and export rollout stores.",
     "inspect": "See what is in a rollout store, what was lost on the way, and what looks wrong.",
     "bench": "Measure speed and exactness on this machine.",
@@ -60,10 +61,11 @@ EXTRAS = {
     "dev": ("sklearn",),
     "reports": ("matplotlib", "plotly", "trimesh", "warp"),
     "gym": ("gymnasium",),
+    "cluster": ("dagster_postgres", "dagster_ray", "psycopg2", "ray", "sqlalchemy", "yaml"),
 }
 """Extra -> optional packages that it installs."""
 
-VERB_EXTRAS = {"serve": "serve", "collect": "serve", "report": "reports"}
+VERB_EXTRAS = {"serve": "serve", "collect": "serve", "report": "reports", "cluster": "cluster"}
 """Verb -> the extra that it is for; the others name ``platform`` for a package that several install."""
 
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"

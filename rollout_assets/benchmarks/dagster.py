@@ -11,7 +11,8 @@ from typing import Annotated
 
 from rollout_assets.benchmarks.measure import Steps, timed
 from rollout_assets.benchmarks.results import Figure
-from rollout_assets.campaigns.plan import shard_id_of
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.plan_entry import shard_id_of
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.run import run_campaign
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
@@ -122,7 +123,7 @@ def _run_plainly(config: CampaignConfig) -> None:
         count = config.quality.second_opinions_per_split
         opinion = second_opinion(reader, 1.0, version.number, config, limit=count, budget_s=SECONDS_PER_SPLIT)
         _succeed(opinion.agrees)
-        page = config.shards.output_dir / f"{child.name}.html"
+        page = CampaignLayout.of(config).root / f"{child.name}.html"
         write_store_report(reader, page, campaign=config, opinion=opinion)
 
 

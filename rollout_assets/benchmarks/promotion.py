@@ -6,6 +6,7 @@ cost, does the longer store equal one made from the start, and does a reader of 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,6 +31,13 @@ class PromotionBenchmark:
     store_megabytes: float
     seconds_by_shards: Annotated[tuple[tuple[int, float], ...], Figure("promoting {} shards", "{:.2f} s")]
     seconds_one_more: Annotated[float, Figure("promoting one more", "{:.2f} s")]
+    seconds_by_workers: Annotated[
+        tuple[tuple[int, float], ...], Figure("promoting all again, {} worker(s), wall", "{:.2f} s")
+    ]
+    cpu_by_workers: Annotated[
+        tuple[tuple[int, float], ...], Figure("promoting all again, {} worker(s), processor", "{:.2f} s")
+    ]
+    workers_equal: Annotated[bool, Figure("several workers give the same content", goal="yes")]
     equals_from_start: Annotated[bool, Figure("equals promotion from the start", goal="yes")]
     reader_undisturbed: Annotated[bool, Figure("a reader of the previous version reads on", goal="yes")]
 
@@ -43,6 +51,11 @@ class PromotionBenchmark:
         return self.seconds_one_more / self.seconds_by_shards[-1][1]
 
     @property
+    def speedup(self) -> Annotated[float, Figure("one worker over the most workers, wall", "{:.2f}")]:
+        """How many times as fast the most workers are."""
+        return self.seconds_by_workers[0][1] / self.seconds_by_workers[-1][1]
+
+    @property
     def linearity(self) -> Annotated[float, Figure("seconds a shard, most over fewest shards", "{:.2f}", "<= 1")]:
         """Seconds per shard of the largest promotion over those of the smallest; 1 or less is linear."""
         (few, least), *_, (many, most) = self.seconds_by_shards
@@ -50,15 +63,22 @@ class PromotionBenchmark:
 
 
 def benchmark_promotion(
-    shards: int = 50, rows_per_shard: int = 4, depth_px: int = 64, progress: ProgressSink = SILENT
+    shards: int = 50,
+    rows_per_shard: int = 4,
+    depth_px: int = 64,
+    workers: int = 2,
+    progress: ProgressSink = SILENT,
 ) -> PromotionBenchmark:
-    """Build ``shards`` + 1 fake shards (depth 0: none kept), promote a quarter, a half, all, and one more."""
+    """Build ``shards`` + 1 fake shards (depth 0: none kept), promote a quarter, a half, all, and one more.
+
+    All are promoted again by one worker and by ``workers``, to see what more of them bring.
+    """
     with TemporaryDirectory(prefix="promotion-benchmark-") as folder:
-        return _measure(Path(folder), shards, rows_per_shard, depth_px, progress)
+        return _measure(Path(folder), shards, rows_per_shard, depth_px, workers, progress)
 
 
 def _measure(
-    folder: Path, shards: int, rows_per_shard: int, depth_px: int, progress: ProgressSink
+    folder: Path, shards: int, rows_per_shard: int, depth_px: int, workers: int, progress: ProgressSink
 ) -> PromotionBenchmark:
     depth = SelectedDepthRetentionConfig(enabled=depth_px > 0, width_px=max(depth_px, 1), height_px=max(depth_px, 1))
     config = CampaignConfig(
@@ -86,7 +106,8 @@ def _measure(
     one_more = promote_rollout_campaign(config, progress=progress)
     undisturbed = _contents(reader) == before and reader.validate().ok
     extended = one_more.version.path / "train"
-    from_start = promote_rollout_campaign(config, incremental=False, progress=progress).version.path / "train"
+    promotions = {count: _by_workers(config, count, progress) for count in sorted({1, workers})}
+    from_start, by_workers = promotions[1].store, promotions[workers].store
     stored = sum(tree_sizes(extended).values())
     longer = RolloutZarrStoreReader(extended)
     return PromotionBenchmark(
@@ -96,9 +117,28 @@ def _measure(
         store_megabytes=stored / 1e6,
         seconds_by_shards=tuple(seconds),
         seconds_one_more=one_more.seconds,
+        seconds_by_workers=tuple((count, promotion.wall_s) for count, promotion in promotions.items()),
+        cpu_by_workers=tuple((count, promotion.cpu_s) for count, promotion in promotions.items()),
+        workers_equal=_contents(RolloutZarrStoreReader(by_workers)) == _contents(RolloutZarrStoreReader(from_start)),
         equals_from_start=_contents(longer) == _contents(RolloutZarrStoreReader(from_start)),
         reader_undisturbed=undisturbed,
     )
+
+
+@dataclass(frozen=True)
+class _Promotion:
+    """A promotion from the start: its seconds, those of its worker processes included, and its child store."""
+
+    wall_s: float
+    cpu_s: float
+    store: Path
+
+
+def _by_workers(config: CampaignConfig, workers: int, progress: ProgressSink) -> _Promotion:
+    before = os.times()
+    result = promote_rollout_campaign(config, incremental=False, workers=workers, progress=progress)
+    used = [after - earlier for after, earlier in zip(os.times()[:4], before[:4], strict=True)]
+    return _Promotion(result.seconds, sum(used), result.version.path / "train")
 
 
 def _contents(reader: RolloutZarrStoreReader) -> tuple[object, bytes]:

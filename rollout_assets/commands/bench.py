@@ -74,10 +74,23 @@ def learning(
 @app.command()
 def promotion(
     shards: Annotated[int, typer.Option(help="Shards to promote before one more is added.", min=4)] = 50,
+    workers: Annotated[int, typer.Option(help="Worker processes to compare with one.", min=1)] = 2,
     as_json: AsJson = False,
 ) -> None:
-    """What promoting shards costs, and what one more costs."""
-    _run("promotion.benchmark_promotion", as_json, shards=shards)
+    """What promoting shards costs, what one more costs, and what several workers bring."""
+    _run("promotion.benchmark_promotion", as_json, shards=shards, workers=workers)
+
+
+@app.command()
+def campaign(
+    shards: Annotated[int, typer.Option(help="Shards to plan.", min=10)] = 100_000,
+    rows_per_shard: Annotated[int, typer.Option(help="Source rows in each.", min=1)] = 1,
+    built: Annotated[int | None, typer.Option(help="Shards that are finished at the end; default: all.", min=1)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Planning, status and sensors of a campaign of very many shards, each in a process of its own."""
+    options = {"shards": shards, "rows_per_shard": rows_per_shard, "built": built}
+    _run("many_shards.benchmark_many_shards", as_json, **options)
 
 
 @app.command()
@@ -94,6 +107,18 @@ def dagster(
     with progress_bars() as progress:
         build_source(config, progress)
     _run("dagster.measure_demo_overhead", as_json, source=config.source.store_dir)
+
+
+@app.command()
+def cluster(
+    shards: Annotated[int, typer.Option(help="Shards a turn, an even number.", min=2)] = 8,
+    template: Annotated[Path, typer.Option(help="The instance to measure with.", metavar="FILE")] = Path(
+        "infra/cluster/ray/dagster.yaml"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Shards a minute through Dagster on one and on two slots of Ray on this machine, and what the engine takes."""
+    _run("cluster.benchmark_cluster", as_json, template=template, shards=shards)
 
 
 @app.command()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
+from itertools import chain, islice
 from typing import Annotated, get_args
 
 import typer
@@ -12,14 +14,21 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from rollout_assets.campaigns.array import TASK_ID, ArrayShare
 from rollout_assets.campaigns.forecast import forecast_campaign
 from rollout_assets.campaigns.leakage import BY_SCENE, leaking_scenes
 from rollout_assets.campaigns.plan import open_source, write_rollout_shard_manifest_from_config
 from rollout_assets.campaigns.promotion import PromotionResult, promote_rollout_campaign
 from rollout_assets.campaigns.run import DONE, CampaignRunResult, Outcome, run_campaign
-from rollout_assets.campaigns.status import RolloutShardCampaignStatus, summarize_rollout_shard_campaign
-from rollout_assets.campaigns.versions import prune_promoted_versions, rollback_promotion, unpin_promotion
+from rollout_assets.campaigns.status import (
+    RolloutShardCampaignStatus,
+    RolloutShardStatus,
+    ShardState,
+    summarize_rollout_shard_campaign,
+)
+from rollout_assets.campaigns.versions import rollback_promotion, unpin_promotion
 from rollout_assets.commands import terminal
+from rollout_assets.commands.housekeeping.clean import clean
 from rollout_assets.commands.settings import CampaignSettings, read_settings
 from rollout_assets.commands.terminal import (
     AsJson,
@@ -38,7 +47,7 @@ from rollout_assets.commands.terminal import (
     yellow,
 )
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
-from rollout_assets.errors import SourceError, counted
+from rollout_assets.errors import ConfigError, SourceError, counted
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
 from rollout_assets.sources.scene_splits import scene_splits
 
@@ -50,6 +59,11 @@ SHOWN_TARGETS = 3
 
 SHOWN_SCENES = 3
 """Scenes that a message lists; the result in JSON has all of them."""
+
+SHOWN_SHARDS = 200
+"""Shards that the table of ``status`` lists; a table of 100,000 rows takes a minute to lay out and nobody reads it."""
+
+_BY_URGENCY: tuple[ShardState, ...] = ("failed", "incomplete", "running", "missing", "succeeded")
 
 _COLOURS = {"succeeded": "green", "running": "cyan", "failed": "red", "incomplete": "yellow", "missing": "dim"}
 
@@ -116,6 +130,13 @@ def run(
     campaign: CampaignOption = DEMO_CAMPAIGN,
     workers: Annotated[int, typer.Option(help="Processes that build shards side by side.", min=1, max=256)] = 1,
     shard: Annotated[list[str] | None, typer.Option(help="Only these shards, as in the plan.")] = None,
+    array: Annotated[
+        str | None,
+        typer.Option(
+            help="Only the share of task I of N, I from 0 on; in a Slurm array it is known, and 0/1 means all shards.",
+            metavar="I/N",
+        ),
+    ] = None,
     then_promote: Annotated[
         bool, typer.Option("--promote", help="Then promote, if no shard is left; --json prints a second document.")
     ] = False,
@@ -124,11 +145,13 @@ def run(
 ) -> None:
     """Build every shard that is not finished and current; exit code 2 if one is left. It may be stopped at any time."""
     config = load_campaign(campaign, read_settings(settings))
+    share = _share(array, shard, then_promote)
     try:
         with progress_bars() as progress:
             result = run_campaign(
                 config,
                 shard_ids=shard or (),
+                share=share,
                 workers=workers,
                 invocation=RolloutStoreInvocation.of_campaign(campaign, "cli"),
                 progress=progress,
@@ -140,6 +163,22 @@ def run(
     exit_unless(result.ok)
     if then_promote:
         promote(campaign, settings=settings, as_json=as_json)
+
+
+def _share(array: str | None, shards: Sequence[str] | None, then_promote: bool) -> ArrayShare | None:
+    """Which task of an array this is, by the option or else by Slurm; None if all shards are meant, or named ones."""
+    if array is not None and shards:
+        raise ConfigError("--array and --shard both choose shards; give one of them")
+    share = ArrayShare.parse(array) if array is not None else None if shards else ArrayShare.of_slurm(os.environ)
+    if share is None or share.count == 1:
+        return None
+    if then_promote:
+        raise ConfigError(
+            f"--promote needs the shards of all {share.count} tasks; promote in a job that waits for the array"
+        )
+    if array is None:
+        warn(f"task {share} of a Slurm array, by {TASK_ID}: only its share of the shards; --array 0/1 builds all")
+    return share
 
 
 @app.command()
@@ -175,6 +214,10 @@ def promote(
     campaign: CampaignOption = DEMO_CAMPAIGN,
     partial: Annotated[bool, typer.Option("--partial", help="Leave unfinished shards out.")] = False,
     anew: Annotated[bool, typer.Option("--anew", help="From all shards, not from the last version.")] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes that merge shards side by side; default: as the campaign says.", min=1, max=256),
+    ] = None,
     settings: CampaignSettings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -189,6 +232,7 @@ def promote(
             config,
             partial=partial,
             incremental=not anew,
+            workers=workers,
             invocation=RolloutStoreInvocation.of_campaign(campaign, "cli"),
             progress=progress,
         )
@@ -225,23 +269,7 @@ def unpin(campaign: CampaignOption = DEMO_CAMPAIGN, as_json: AsJson = False) -> 
         say(f"no longer: {pin.holds}; the next 'rollout-assets campaign promote' moves them on")
 
 
-@app.command()
-def prune(
-    campaign: CampaignOption = DEMO_CAMPAIGN,
-    keep: Annotated[int, typer.Option(help="Newest versions to keep; the current one always stays.")] = 2,
-    set_aside: Annotated[
-        bool, typer.Option("--set-aside", help="Also remove what was set aside while shards were built.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Remove old promoted versions, and damaged ones that are not current."""
-    pruned = prune_promoted_versions(load_campaign(campaign), keep, set_aside=set_aside)
-    if as_json:
-        print_json(pruned)
-        return
-    versions = [f"{name} (damaged)" if name in pruned.damaged else name for name in pruned.versions]
-    removed = ", ".join((*versions, *pruned.set_aside)) or "nothing"
-    say(f"removed {removed}; versions left: {', '.join(pruned.kept) or 'none'}")
+app.command()(clean)
 
 
 def _show_run(result: CampaignRunResult) -> None:
@@ -258,6 +286,7 @@ def _show_run(result: CampaignRunResult) -> None:
     _say_absent([name for shard in result.shards for name in shard.targets_absent], "not among the boxes of their rows")
     counts = {name: len(result.of(name)) for name in get_args(Outcome)}
     words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+    words = words or "none for this task"
     say(f"{len(result.shards)} of {result.planned} shards: {words}; {result.records} records; {result.seconds:.1f} s")
     without = [shard.shard_id for shard in result.shards if shard.outcome in DONE and not shard.records]
     if result.barren:
@@ -302,6 +331,14 @@ def _show_status(summary: RolloutShardCampaignStatus) -> None:
     say(_status_line(summary))
 
 
+def _shown_shards(summary: RolloutShardCampaignStatus) -> tuple[RolloutShardStatus, ...]:
+    """All shards, or the first of those that somebody may have to act on, and then of the others."""
+    if len(summary.shards) <= SHOWN_SHARDS:
+        return summary.shards
+    by_state = (summary.of(state) for state in _BY_URGENCY)
+    return tuple(islice(chain.from_iterable(by_state), SHOWN_SHARDS))
+
+
 def _status_table(summary: RolloutShardCampaignStatus) -> Table:
     rows = [
         (
@@ -315,7 +352,7 @@ def _status_table(summary: RolloutShardCampaignStatus) -> Table:
             shard.reason,
             shard.hint,
         )
-        for shard in summary.shards
+        for shard in _shown_shards(summary)
     ]
     columns = ("shard", "split", "rows", "state", "records", "MB", "seconds", "reason", "to go on")
     return terminal.make_table(f"{summary.campaign}: {summary.output_dir}", columns, rows)
@@ -323,7 +360,9 @@ def _status_table(summary: RolloutShardCampaignStatus) -> Table:
 
 def _status_line(summary: RolloutShardCampaignStatus) -> Text:
     counts = ", ".join(f"{count} {state}" for state, count in summary.counts().items() if count)
-    lines = [line(f"{len(summary.shards)} shards: {counts}")]
+    lines = [line(f"{len(summary.shards):,} shards: {counts}")]
+    if len(summary.shards) > SHOWN_SHARDS:
+        lines.append(line(f"shown are {SHOWN_SHARDS}, those that need somebody first; --json has all of them"))
     without = [shard.shard_id for shard in summary.shards if shard.records == 0]
     if summary.barren:
         lines.append(red(NO_RECORD))
@@ -343,7 +382,8 @@ def _status_line(summary: RolloutShardCampaignStatus) -> Text:
 
 
 def _without_records(shard_ids: Sequence[str]) -> Text:
-    return line(yellow(f"{counted(len(shard_ids), 'shard')} without a record"), f": {', '.join(shard_ids)}")
+    listed = ", ".join(shard_ids[:SHOWN_SHARDS]) + (" …" if shard_ids[SHOWN_SHARDS:] else "")
+    return line(yellow(f"{counted(len(shard_ids), 'shard')} without a record"), f": {listed}")
 
 
 def _say_absent(target_ids: Sequence[str], where: str) -> None:

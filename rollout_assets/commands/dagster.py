@@ -11,11 +11,11 @@ import typer
 
 from rollout_assets.commands.demo import build_source
 from rollout_assets.commands.headless import Workers, run_headless, show_headless
-from rollout_assets.commands.junit import write_junit
 from rollout_assets.commands.terminal import AsJson, CampaignOption, exit_unless, progress_bars, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, data_home, load_campaign
 from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
 from rollout_assets.defs.home import prepare_home
+from rollout_assets.defs.junit import write_junit
 from rollout_assets.defs.keys import CampaignKeys
 
 LOOPBACK = "127.0.0.1"

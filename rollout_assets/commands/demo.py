@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from rollout_assets.campaigns.funnel import FunnelStage, campaign_funnel
 from rollout_assets.campaigns.layout import CampaignLayout
@@ -22,6 +23,7 @@ from rollout_assets.commands.terminal import (
     say,
 )
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
+from rollout_assets.errors import ConfigError
 from rollout_assets.progress import ProgressSink
 from rollout_assets.synthetic.config import SyntheticConfig
 from rollout_assets.synthetic.store import build_synthetic_store
@@ -54,7 +56,7 @@ def demo(
     version = current_version(config)
     funnel = campaign_funnel(config)
     seconds = time.monotonic() - began
-    layout = CampaignLayout(config.shards.output_dir)
+    layout = CampaignLayout.of(config)
     reports = [layout.reports / f"{child.name}.html" for child in version.children]
     if as_json:
         facts = {"store_dir": layout.promoted, "version": version.name, "valid": result.ok, "reports": reports}
@@ -78,8 +80,11 @@ def show_funnel(funnel: Sequence[FunnelStage]) -> None:
 
 def build_source(config: CampaignConfig, progress: ProgressSink) -> bool:
     """Build the demo's source unless there is one; whether it was built."""
-    if (config.source.store_dir / "manifest.json").exists():
+    folder = config.source.store_dir
+    if not isinstance(folder, Path):
+        raise ConfigError(f"{folder}: the demo builds its source in a folder; a URL is for a campaign of your own")
+    if (folder / "manifest.json").exists():
         return False
     synthetic = SyntheticConfig(scenes=DEMO_SCENES, snippets_per_scene=DEMO_SNIPPETS, seed=config.seed)
-    build_synthetic_store(config.source.store_dir, synthetic, progress)
+    build_synthetic_store(folder, synthetic, progress)
     return True

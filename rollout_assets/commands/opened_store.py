@@ -12,7 +12,9 @@ from rollout_assets.inspection.provenance import recorded_campaign
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.open_store import split_location
 
-Store = Annotated[str, typer.Argument(help="The store's directory, or an fsspec URL.", metavar="STORE")]
+Store = Annotated[
+    str, typer.Argument(help="The store's directory, or a URL such as s3://bucket/rollouts.zarr.", metavar="STORE")
+]
 Split = Annotated[
     str | None, typer.Option("--split", help="The split to look at, where STORE is a promoted store.", metavar="SPLIT")
 ]

@@ -23,6 +23,7 @@ from rollout_assets.commands.terminal import (
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ConfigError, counted
 from rollout_assets.files import naming
+from rollout_assets.locations.url import parse_location
 from rollout_assets.sources.audit import StoreAudit, audit_store
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.summary import StoreSummary, summarise_store
@@ -34,8 +35,9 @@ from rollout_assets.synthetic.store import SyntheticSummary, append_synthetic_sn
 app = typer.Typer(help="Build, extend, look at and check source stores.", no_args_is_help=True)
 
 StoreDir = Annotated[Path, typer.Argument(help="The store's directory.", metavar="STORE")]
+StorePlace = Annotated[str, typer.Argument(help="The store's directory, or a URL of object storage.", metavar="STORE")]
 MeshDirs = Annotated[
-    list[Path] | None, typer.Option("--mesh-dir", help="Where scene meshes lie; default: meshes/ in the store.")
+    list[str] | None, typer.Option("--mesh-dir", help="Where scene meshes lie; default: meshes/ in the store.")
 ]
 Furniture = Annotated[
     Path | None, typer.Option("--furniture", help="Place the mesh files of this folder instead of built-in furniture.")
@@ -97,7 +99,7 @@ def append(
 
 @app.command()
 def info(
-    store: StoreDir,
+    store: StorePlace,
     mesh_dir: MeshDirs = None,
     rows: Annotated[bool, typer.Option("--rows", help="List every row instead of a summary.")] = False,
     plot: Annotated[
@@ -107,7 +109,7 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Show what a store holds: rows per split, scenes, faces, points and boxes."""
-    opened = VinOfflineStore.open(store, mesh_dir or ())
+    opened = VinOfflineStore.open(store, [parse_location(place) for place in mesh_dir or ()])
     if rows:
         title, names = f"{store}: {len(opened)} rows", list(IndexRow.model_fields)
         show(opened.rows(), as_json, lambda rows: print_table(title, names, [list(vars(row).values()) for row in rows]))
@@ -123,14 +125,14 @@ def info(
 
 
 @app.command()
-def check(store: StoreDir, mesh_dir: MeshDirs = None, as_json: AsJson = False) -> None:
+def check(store: StorePlace, mesh_dir: MeshDirs = None, as_json: AsJson = False) -> None:
     """Look at every value of a store and tell apart what is broken, what is unusual and what is unknown.
 
     Broken: the store cannot be used as it is, exit code 2. Unusual: it works, but rows or labels may be missing, or its
     layout is not the common one. Unknown: parts that no known format version has; they are ignored.
     """
     with progress_bars() as progress:
-        audit = audit_store(store, mesh_dir or (), progress)
+        audit = audit_store(store, [parse_location(place) for place in mesh_dir or ()], progress)
     show(audit, as_json, lambda audit: _show_audit(store, audit))
     exit_unless(audit.ok)
 
@@ -142,7 +144,7 @@ def show_store(opened: VinOfflineStore, as_json: bool = False) -> None:
     show(summary, as_json, _show_scenes)
 
 
-def _show_audit(store: Path, audit: StoreAudit) -> None:
+def _show_audit(store: str, audit: StoreAudit) -> None:
     kinds = {"broken": audit.broken, "unusual": audit.unusual, "unknown": audit.unknown}
     findings = [(kind, finding) for kind, of_kind in kinds.items() for finding in of_kind]
     if findings:

@@ -1,0 +1,1 @@
+"""Commands that keep the disk tidy."""
