@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,11 @@ from rollout_assets.defs.keys import CampaignKeys
 from rollout_assets.defs.resources import CampaignResource
 from rollout_assets.defs.schedules import campaign_schedules
 from rollout_assets.defs.sensors import campaign_sensors
-from rollout_assets.errors import ConfigError
+from rollout_assets.errors import ConfigError, RolloutAssetsError
+from rollout_assets.locations.url import Location, resolved
+
+BROKEN = "broken_campaigns"
+"""Asset group of campaigns whose files cannot be used."""
 
 CAMPAIGNS_VARIABLE = "ROLLOUT_ASSETS_CAMPAIGNS"
 """Environment variable with further campaign files, separated like ``PATH``; ``rollout-assets ui`` sets it."""
@@ -31,29 +36,74 @@ def known_campaigns() -> tuple[str, ...]:
 
 
 def build_definitions(campaigns: Iterable[str | Path]) -> dg.Definitions:
-    """The definitions of some campaigns; two of one name or one output folder are refused: they would share files."""
-    by_name: dict[str, CampaignKeys] = {}
-    by_folder: dict[Path, CampaignKeys] = {}
+    """The definitions of some campaigns; one that cannot be used is a ``ConfigError``, as are two that share files."""
+    accepted = AcceptedCampaigns()
     for campaign in campaigns:
+        accepted.add(campaign)
+    return _definitions(accepted.keys, [])
+
+
+def build_all_definitions(campaigns: Iterable[str | Path]) -> dg.Definitions:
+    """The definitions of all campaigns that can be used. Each of the others is one asset that says what is wrong."""
+    accepted, broken = AcceptedCampaigns(), []
+    for campaign in campaigns:
+        try:
+            accepted.add(campaign)
+        except RolloutAssetsError as error:
+            warnings.warn(f"a campaign was left out: {error}", stacklevel=2)
+            broken.append(_broken_campaign(str(campaign), str(error)))
+    return _definitions(accepted.keys, broken)
+
+
+class AcceptedCampaigns:
+    """Campaigns that can live side by side: two of one name or one output folder are refused."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, CampaignKeys] = {}
+        self._by_folder: dict[Location, CampaignKeys] = {}
+
+    @property
+    def keys(self) -> list[CampaignKeys]:
+        """Those that were accepted, in order."""
+        return list(self._by_name.values())
+
+    def add(self, campaign: str | Path) -> None:
+        """Accept one more; a ``ConfigError`` says why it cannot be, and leaves the others as they are."""
         keys = CampaignKeys.of(campaign)
-        first = by_name.setdefault(keys.name, keys)
+        first = self._by_name.get(keys.name, keys)
         if first.campaign != keys.campaign:
             raise ConfigError(f"{first.campaign} and {keys.campaign} are both campaign {keys.name}; rename one")
-        folder = keys.config.shards.output_dir.resolve()
-        first = by_folder.setdefault(folder, keys)
+        folder = resolved(keys.config.shards.output_dir)
+        first = self._by_folder.get(folder, keys)
         if first.campaign != keys.campaign:
             both = f"{first.campaign} and {keys.campaign} both write into {folder}"
             raise ConfigError(f"{both}; give one of them another shards.output_dir")
+        self._by_name[keys.name] = self._by_folder[folder] = keys
+
+
+def _broken_campaign(campaign: str, problem: str) -> dg.AssetSpec:
+    """A campaign's place in the catalog while its file cannot be used."""
+    stem = "".join(letter if letter.isalnum() else "_" for letter in Path(campaign).stem)
+    digest = hashlib.sha256(campaign.encode()).hexdigest()[:6]
+    return dg.AssetSpec(
+        dg.AssetKey([BROKEN, f"{stem}_{digest}"]),
+        group_name=BROKEN,
+        description=f"This campaign cannot be used as it is. Fix its file, then reload the code location.\n\n{problem}",
+        metadata={"campaign": dg.MetadataValue.path(campaign)},
+    )
+
+
+def _definitions(campaigns: Sequence[CampaignKeys], broken: Sequence[dg.AssetSpec]) -> dg.Definitions:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks; our tests hold what we need of them
         warnings.simplefilter("ignore", dg.BetaWarning)
-        return _definitions(list(by_name.values()))
+        return _joined(campaigns, broken)
 
 
-def _definitions(campaigns: Sequence[CampaignKeys]) -> dg.Definitions:
+def _joined(campaigns: Sequence[CampaignKeys], broken: Sequence[dg.AssetSpec]) -> dg.Definitions:
     jobs = {keys.name: campaign_jobs(keys) for keys in campaigns}
     return dg.Definitions(
-        assets=[asset for keys in campaigns for asset in campaign_assets(keys)],
+        assets=[*broken, *(asset for keys in campaigns for asset in campaign_assets(keys))],
         asset_checks=[check for keys in campaigns for check in campaign_checks(keys)],
         jobs=[job for keys in campaigns for job in jobs[keys.name].values()],
         sensors=[sensor for keys in campaigns for sensor in campaign_sensors(keys, jobs[keys.name])],

@@ -125,7 +125,7 @@ def materialize_campaign(
 
 def _skipped(config: CampaignConfig, runs: Sequence[RunOutcome]) -> tuple[str, ...]:
     """Rows without a record in the shards that were run and are finished."""
-    layout = CampaignLayout(config.shards.output_dir)
+    layout = CampaignLayout.of(config)
     owners = (owner_if_finished(layout.shard(run.partition)) for run in runs if run.partition is not None)
     return tuple(line for owner in owners if owner is not None for line in skipped_rows(owner))
 

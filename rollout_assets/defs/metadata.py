@@ -12,7 +12,7 @@ import dagster as dg
 import polars as pl
 
 from rollout_assets.campaigns.markers import ShardOwner
-from rollout_assets.campaigns.plan import RolloutShardEntry
+from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.config import CampaignConfig, canonical_hash
 from rollout_assets.reports.shard_picture import StoreSketch
 from rollout_assets.rollouts.zarr_store.findings import Finding

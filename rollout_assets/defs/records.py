@@ -37,6 +37,12 @@ def _runs_in_progress(instance: dg.DagsterInstance, keys: CampaignKeys, job: str
     return [run for run in unfinished_runs(instance) if key in (run.asset_selection or ()) or run.job_name == name]
 
 
+def last_storage_id(instance: dg.DagsterInstance, key: dg.AssetKey) -> int | None:
+    """The number of the last materialization of an asset among all events; None if there is none."""
+    records = instance.fetch_materializations(key, limit=1).records
+    return records[0].storage_id if records else None
+
+
 def validated_versions(instance: dg.DagsterInstance, keys: CampaignKeys) -> dict[str, str]:
     """Shard -> the data version under which it was last validated."""
     tags = instance.event_log_storage.get_latest_tags_by_partition(

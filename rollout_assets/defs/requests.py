@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import islice
 
 import dagster as dg
 
+from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.objects.working_copy import refresh_plan, refresh_versions
 from rollout_assets.campaigns.pin import Pin, read_pin
-from rollout_assets.campaigns.plan import RolloutShardEntry, read_rollout_shard_manifest
-from rollout_assets.campaigns.promotion_gate import unvalidated_shards, version_on_disk
-from rollout_assets.campaigns.staleness import outdated_entries
+from rollout_assets.campaigns.plan import read_rollout_shard_manifest
+from rollout_assets.campaigns.plan_entry import PlannedShards, shard_id_of
+from rollout_assets.campaigns.promotion_gate import unvalidated_numbers, versions_on_disk
 from rollout_assets.campaigns.status import promoted_behind, unplanned_rows
 from rollout_assets.campaigns.versions import current_name, current_version
 from rollout_assets.config import canonical_hash
@@ -36,78 +38,85 @@ def _request_shards(step: CampaignStep, at_most: int | None) -> dg.SensorResult:
     """Extend the plan by new rows, and ask for every planned shard that is neither validated nor in progress."""
     if (edited := _edited(step)) is not None:
         return dg.SensorResult(skip_reason=edited)
-    entries = _extend_plan(step)
+    planned = _extend_plan(step)
+    survey = CampaignSurvey.of(step.config, planned)
     busy = records.shards_in_progress(step.instance, step.keys)
-    waiting = [entry for entry in _unvalidated(step, entries) if entry.shard_id not in busy]
-    if not waiting:
-        return dg.SensorResult(skip_reason=f"all {len(entries)} shards are validated or in progress")
-    return dg.SensorResult(
-        run_requests=[
-            dg.RunRequest(f"shard:{step.keys.name}:{entry.shard_id}:{entry.sha256[:16]}", partition_key=entry.shard_id)
-            for entry in waiting[:at_most]
-        ]
-    )
+    waiting = (number for number in _unvalidated(step, survey) if shard_id_of(number) not in busy)
+    requests = [_shard_request(step, planned, number) for number in islice(waiting, at_most)]
+    if not requests:
+        return dg.SensorResult(skip_reason=f"all {len(planned)} shards are validated or in progress")
+    return dg.SensorResult(run_requests=requests)
+
+
+def _shard_request(step: CampaignStep, planned: PlannedShards, number: int) -> dg.RunRequest:
+    shard_id, sha256 = shard_id_of(number), planned.columns.sha256[number]
+    return dg.RunRequest(f"shard:{step.keys.name}:{shard_id}:{sha256[:16]}", partition_key=shard_id)
 
 
 def request_promotion(step: CampaignStep) -> dg.SensorResult:
     """Ask for promotion when every planned shard is validated and the promoted store is another one."""
-    entries = _planned(step)
-    pin = read_pin(CampaignLayout(step.config.shards.output_dir))
+    layout = CampaignLayout.of(step.config)
+    refresh_versions(layout)
+    pin = read_pin(layout)
     if pin is not None:
         _record_rollback(step, pin)
-    reason = str(pin) if pin is not None else _why_not_promote(step, entries)
+        return dg.SensorResult(skip_reason=str(pin))
+    planned = _planned(step)
+    if planned is None:
+        return dg.SensorResult(skip_reason="nothing is planned yet")
+    if (edited := _edited(step)) is not None:
+        return dg.SensorResult(skip_reason=edited)
+    survey = CampaignSurvey.of(step.config, planned)
+    reason = _why_not_promote(step, survey)
     if reason is not None:
         return dg.SensorResult(skip_reason=reason)
-    return dg.SensorResult(run_requests=[dg.RunRequest(run_key=_promotion_key(step, entries))])
+    return dg.SensorResult(run_requests=[dg.RunRequest(run_key=_promotion_key(step, survey))])
 
 
-def _promotion_key(step: CampaignStep, entries: Sequence[RolloutShardEntry]) -> str:
+def _promotion_key(step: CampaignStep, survey: CampaignSurvey) -> str:
     """One attempt per content and per switch of the link: after a rollback the same content is promoted once more."""
-    layout = CampaignLayout(step.config.shards.output_dir)
+    layout = CampaignLayout.of(step.config)
     switched_ns = layout.promoted.lstat().st_mtime_ns if layout.promoted.is_symlink() else 0
-    content = canonical_hash([switched_ns, *(version_on_disk(layout, entry) for entry in entries)])
+    content = canonical_hash([switched_ns, *versions_on_disk(layout, survey)])
     return f"promote:{step.keys.name}:{content[:16]}"
 
 
 def _record_rollback(step: CampaignStep, pin: Pin) -> None:
     """Let the catalog know which version readers get, once per rollback; a rollback itself happens outside of it."""
     key = step.keys.key(ROLLOUTS_ZARR)
-    layout = CampaignLayout(step.config.shards.output_dir)
+    layout = CampaignLayout.of(step.config)
     facts = {"version": current_name(layout) or "", "pin": pin.holds}
     if records.observed_metadata(step.instance, key, "pin") != pin.holds:
         description = "The version that readers get since a rollback."
         step.instance.report_runless_asset_event(dg.AssetObservation(key, description=description, metadata=facts))
 
 
-def _why_not_promote(step: CampaignStep, entries: Sequence[RolloutShardEntry]) -> str | None:
-    if not entries:
-        return "nothing is planned yet"
-    if (edited := _edited(step)) is not None:
-        return edited
-    waiting = _unvalidated(step, entries)
+def _why_not_promote(step: CampaignStep, survey: CampaignSurvey) -> str | None:
+    waiting = _unvalidated(step, survey)
     if waiting:
-        listed = ", ".join(entry.shard_id for entry in waiting[:3])
-        return f"{len(waiting)} of {len(entries)} shards are not validated: {listed}"
-    if _is_promoted(step, entries):
-        return f"all {len(entries)} shards are promoted"
+        listed = ", ".join(map(shard_id_of, waiting[:3]))
+        return f"{len(waiting)} of {len(survey.planned)} shards are not validated: {listed}"
+    if _is_promoted(step, survey):
+        return f"all {len(survey.planned)} shards are promoted"
     if records.promotion_in_progress(step.instance, step.keys):
         return "a promotion is in progress"
     return None
 
 
-def _unvalidated(step: CampaignStep, entries: Sequence[RolloutShardEntry]) -> list[RolloutShardEntry]:
-    return unvalidated_shards(step.config, entries, records.validated_versions(step.instance, step.keys))
+def _unvalidated(step: CampaignStep, survey: CampaignSurvey) -> list[int]:
+    return unvalidated_numbers(step.config, survey, records.validated_versions(step.instance, step.keys))
 
 
-def _planned(step: CampaignStep) -> tuple[RolloutShardEntry, ...]:
-    if not CampaignLayout(step.config.shards.output_dir).plan.exists():
-        return ()
-    return read_rollout_shard_manifest(step.config)
+def _planned(step: CampaignStep) -> PlannedShards | None:
+    layout = CampaignLayout.of(step.config)
+    refresh_plan(layout)
+    return read_rollout_shard_manifest(step.config) if layout.plan.exists() else None
 
 
 def _edited(step: CampaignStep) -> str | None:
     """Why an edited campaign is not run automatically; None if the campaign is as it was planned."""
-    outdated = outdated_entries(step.config, _planned(step))
+    planned = _planned(step)
+    outdated = {} if planned is None else planned.config_changes(step.config)
     if not outdated:
         return None
     return (
@@ -116,17 +125,17 @@ def _edited(step: CampaignStep) -> str | None:
     )
 
 
-def _extend_plan(step: CampaignStep) -> tuple[RolloutShardEntry, ...]:
+def _extend_plan(step: CampaignStep) -> PlannedShards:
     """The plan with all rows of the source in it; new rows are planned here, and recorded as a run would record it."""
     source_key, plan_key = step.keys.key(VIN_OFFLINE_STORE), step.keys.key(ROLLOUT_SHARD_PLAN)
     version = source_data_version(step)
     if version != records.observed_version(step.instance, source_key):
         observation = dg.AssetObservation(source_key, metadata=source_metadata(step), tags={DATA_VERSION_TAG: version})
         step.instance.report_runless_asset_event(observation)
-    entries = _planned(step)
+    planned = _planned(step)
     recorded = step.instance.get_latest_materialization_event(plan_key) is not None
-    if recorded and not unplanned_rows(step.config, entries, step.source):
-        return entries
+    if recorded and planned is not None and not unplanned_rows(step.config, planned, step.source):
+        return planned
     metadata = write_plan(step)
     tags = {
         DATA_VERSION_TAG: plan_data_version(step.config),
@@ -134,15 +143,15 @@ def _extend_plan(step: CampaignStep) -> tuple[RolloutShardEntry, ...]:
         f"dagster/input_data_version/{source_key.to_user_string()}": version,
     }
     step.instance.report_runless_asset_event(dg.AssetMaterialization(plan_key, metadata=metadata, tags=tags))
-    return _planned(step)
+    return read_rollout_shard_manifest(step.config)
 
 
-def _is_promoted(step: CampaignStep, entries: Sequence[RolloutShardEntry]) -> bool:
+def _is_promoted(step: CampaignStep, survey: CampaignSurvey) -> bool:
     """Whether the current version holds exactly the planned shards, and the instance has recorded it."""
-    if promoted_behind(step.config, entries):
+    if promoted_behind(step.config, survey.planned, survey):
         return False
     version = current_version(step.config)
-    if len(version.shard_ids) != len(entries):
+    if len(version.shard_ids) != len(survey.planned):
         return False
     recorded = records.materialized_version(step.instance, step.keys.key(ROLLOUTS_ZARR))
     return recorded == store_data_version(version.record)

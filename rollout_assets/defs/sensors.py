@@ -42,11 +42,20 @@ def campaign_sensors(keys: CampaignKeys, jobs: dict[str, Any]) -> list[dg.Sensor
 
 
 def evaluate(
-    request: str, keys: CampaignKeys, context: dg.SensorEvaluationContext | dg.ScheduleEvaluationContext
+    request: str,
+    keys: CampaignKeys,
+    context: dg.SensorEvaluationContext | dg.ScheduleEvaluationContext,
 ) -> dg.SensorResult:
-    """The runs that a function of ``requests`` asks for; an error in the data is the reason why it asks for none."""
+    """The runs that a function of ``requests`` asks for; an error in the data is the reason why it asks for none.
+
+    A sensor looks at nothing while nothing has changed since a look that asked for nothing; a schedule always looks.
+    """
     try:
-        result: dg.SensorResult = load(request)(load("step.CampaignStep").of_tick(keys, context))
+        step, look = load("step.CampaignStep").of_tick(keys, context), load(request)
+        if isinstance(context, dg.ScheduleEvaluationContext):
+            result: dg.SensorResult = look(step)
+        else:
+            result = load("quiet.unless_quiet")(step, context.cursor, look)
     except RolloutAssetsError as error:
         return dg.SensorResult(skip_reason=f"{type(error).__name__}: {error}")
     return result

@@ -9,7 +9,8 @@ from typing import Any
 
 import dagster as dg
 
-from rollout_assets.campaigns.plan import RolloutShardEntry, entry_of, open_source
+from rollout_assets.campaigns.plan import entry_of, open_source
+from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.config import CampaignConfig
 from rollout_assets.defs.keys import CampaignKeys
 from rollout_assets.defs.resources import CampaignResource

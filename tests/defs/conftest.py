@@ -39,7 +39,7 @@ class Desk:
 
     @property
     def layout(self) -> CampaignLayout:
-        return CampaignLayout(self.config.shards.output_dir)
+        return CampaignLayout.of(self.config)
 
     def runner(self) -> HeadlessRunner:
         return HeadlessRunner(str(self.campaign), str(self.home))

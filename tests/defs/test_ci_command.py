@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rollout_assets.commands.junit import write_junit
 from rollout_assets.defs.headless import CheckOutcome, HeadlessResult, RunOutcome
+from rollout_assets.defs.junit import write_junit
 
 RUN = "from rollout_assets.cli import main; main()"
 

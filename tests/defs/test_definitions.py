@@ -12,7 +12,12 @@ import pytest
 from rollout_assets.config import shipped_campaigns
 from rollout_assets.defs.assets import ASSETS
 from rollout_assets.defs.checks import CHECK_GROUPS
-from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE, build_definitions, known_campaigns
+from rollout_assets.defs.code_location import (
+    CAMPAIGNS_VARIABLE,
+    build_all_definitions,
+    build_definitions,
+    known_campaigns,
+)
 from rollout_assets.defs.keys import CHAIN, READINGS, CampaignKeys
 from rollout_assets.defs.lazy import load
 from rollout_assets.errors import ConfigError
@@ -157,3 +162,26 @@ def test_code_versions_change_with_what_decides_bytes_and_with_nothing_else(
 def _code_versions(campaign: Path) -> dict[str, str | None]:
     graph = build_definitions([campaign]).resolve_asset_graph()
     return {key.path[-1]: graph.get(key).code_version for key in graph.get_all_asset_keys()}
+
+
+def test_one_bad_file_takes_no_other_campaign_down(tmp_path, small_store):
+    for name in ("first", "twin"):
+        (tmp_path / name).mkdir()
+    good, twin = (write_campaign(tmp_path / name, small_store, "good") for name in ("first", "twin"))
+    bad = tmp_path / "bad.toml"
+    bad.write_text('name = "bad"\nno_such_key = 1\n')
+    with pytest.warns(UserWarning, match="a campaign was left out"):
+        definitions = build_all_definitions([good, bad, twin])
+    specs = {spec.key.to_user_string(): spec for spec in definitions.resolve_all_asset_specs()}
+    assert "good/rollouts_zarr" in specs
+    broken = {key: spec for key, spec in specs.items() if key.startswith("broken_campaigns/")}
+    assert len(broken) == 2
+    assert any("no_such_key" in (spec.description or "") for spec in broken.values())
+    assert any("are both campaign good; rename one" in (spec.description or "") for spec in broken.values())
+    assert definitions.resolve_job_def("good_promote") is not None
+
+
+def test_one_check_of_a_group_can_run_alone(tmp_path, small_store):
+    definitions = build_definitions([write_campaign(tmp_path, small_store, "alone")])
+    with_checks = [node for node in definitions.resolve_asset_graph().assets_defs if node.check_keys]
+    assert with_checks and all(node.can_subset for node in with_checks)

@@ -1,4 +1,4 @@
-"""`dg check defs` from the repository's root: quiet when every campaign loads, and it fails when one does not."""
+"""`dg` from the repository's root: quiet when every campaign loads, and it names one that does not."""
 
 import os
 import subprocess
@@ -14,9 +14,9 @@ from tests.defs.conftest import REPOSITORY
 DG = Path(sys.executable).with_name("dg")
 
 
-def check_defs(home: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"DAGSTER_HOME": str(home), "NO_COLOR": "1"}
-    command = [DG, "check", "defs"]
+def check_defs(home: Path, verb: str = "check") -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"DAGSTER_HOME": str(home), "NO_COLOR": "1", "COLUMNS": "300"}
+    command = [DG, verb, "defs"]
     return subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -35,9 +35,9 @@ def test_definitions_of_every_campaign_pass_quietly(home):
     assert len((checked.stdout + checked.stderr).splitlines()) <= 3
 
 
-def test_a_broken_campaign_fails_and_is_named(home):
+def test_a_broken_campaign_is_named_and_the_others_load(home):
     campaign = home / "campaigns" / "tiny.toml"
     campaign.write_text(campaign.read_text().replace("top_k = 1", "top_k = -1"))
-    checked = check_defs(home)
-    assert checked.returncode != 0
-    assert "tiny.toml" in checked.stdout + checked.stderr and "top_k" in checked.stdout + checked.stderr
+    listed = check_defs(home, "list")
+    assert listed.returncode == 0, listed.stderr
+    assert "broken_campaigns/tiny_" in listed.stdout and "demo/rollouts_zarr" in listed.stdout

@@ -1,13 +1,19 @@
 """New snippets: one look plans and runs exactly the new shards, promotion follows, and an edit waits for a human."""
 
+import json
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
 
+from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.versions import current_version, rollback_promotion, unpin_promotion
+from rollout_assets.defs.assets import plan as plan_asset
 from rollout_assets.defs.headless import QUIET
+from rollout_assets.defs.old_runs import clean_runs
+from rollout_assets.defs.records import validated_versions
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.defs.campaigns import edit
@@ -22,13 +28,13 @@ class Ticker:
         self.instance = instance
         self.keys: set[str] = set()
 
-    def sensor(self, name: str):
+    def sensor(self, name: str, cursor: str | None = None):
         """One evaluation as the daemon makes it: the instance is opened anew."""
         context = dg.SensorEvaluationContext(
             instance_ref=self.instance.get_ref(),
             last_tick_completion_time=None,
             last_run_key=None,
-            cursor=None,
+            cursor=cursor,
             log_key=None,
             repository_name=None,
             repository_def=self.repository,
@@ -121,6 +127,60 @@ def test_a_promotion_that_is_run_by_hand_is_refused_while_readers_are_pinned(mad
     assert not result.success and current_version(made_desk.config).name == "v000001"
 
 
+@pytest.mark.parametrize("sensor", ["tiny_new_snippets", "tiny_promotion"])
+def test_a_tick_with_nothing_new_looks_at_no_shard(made_desk, ticker, monkeypatch, sensor):
+    looks = []
+    look = CampaignSurvey.of.__func__
+    counting = classmethod(lambda cls, *arguments: looks.append(1) or look(cls, *arguments))
+    monkeypatch.setattr(CampaignSurvey, "of", counting)
+    first = ticker.sensor(sensor)
+    again = ticker.sensor(sensor, first.cursor)
+    assert again.skip_message == first.skip_message and again.cursor == first.cursor and len(looks) == 1
+
+    (made_desk.layout.shards / "something").mkdir()
+    assert ticker.sensor(sensor, first.cursor).skip_message == first.skip_message and len(looks) == 2
+    old = json.dumps(json.loads(first.cursor) | {"looked": 0.0})
+    for cursor in ("not JSON", "[]", old):
+        ticker.sensor(sensor, cursor)
+    assert len(looks) == 5, "a cursor that says nothing is no reason not to look, nor is one of more than an hour"
+
+
+def test_a_quiet_sensor_wakes_up_for_new_snippets_and_for_a_shard_that_is_gone(made_desk, ticker):
+    cursor = ticker.sensor("tiny_new_snippets").cursor
+    shard = made_desk.layout.shard("shard-000001")
+    shard.rename(shard.with_name("_gone"))
+    asked = ticker.sensor("tiny_new_snippets", cursor)
+    assert [request.partition_key for request in asked.run_requests] == ["shard-000001"]
+    shard.with_name("_gone").rename(shard)
+    cursor = ticker.sensor("tiny_new_snippets", asked.cursor).cursor
+    append_synthetic_snippets(made_desk.source, 1, workers=1)
+    assert len(ticker.sensor("tiny_new_snippets", cursor).run_requests) == 2
+
+
+def test_partitions_are_added_in_parts_and_removed_with_the_plan(monkeypatch):
+    monkeypatch.setattr(plan_asset, "PARTITIONS_AT_ONCE", 3)
+    with dg.DagsterInstance.ephemeral() as instance:
+        step = SimpleNamespace(keys=SimpleNamespace(partitions_name="many"), instance=instance)
+        names = [f"shard-{number:06d}" for number in range(8)]
+        for planned in (names, names[:5], names):
+            plan_asset._match_partitions(step, planned)
+            assert sorted(instance.get_dynamic_partitions("many")) == planned
+
+
+def test_old_runs_go_unless_they_tell_what_is_current(made_desk, ticker):
+    edit(made_desk.campaign, "[shards]", "[retention]\nrun_days = 0\n\n[shards]")
+    campaign, home = str(made_desk.campaign), made_desk.home
+    assert clean_runs(campaign, home, apply=False) == (), "every run recorded something that is current"
+    (first,) = ticker.instance.get_runs(filters=dg.RunsFilter(job_name="tiny_plan"))
+    assert made_desk.runner().run("plan").ok
+    before = validated_versions(ticker.instance, made_desk.runner().keys)
+    (found,) = clean_runs(campaign, home, apply=True)
+    assert found.name == first.run_id and "tiny_plan success" in found.why and found.bytes > 0
+    assert not ticker.instance.has_run(first.run_id) and clean_runs(campaign, home, apply=True) == ()
+    assert validated_versions(ticker.instance, made_desk.runner().keys) == before
+    assert ticker.sensor("tiny_new_snippets").run_requests == []
+
+
 def test_the_nightly_schedule_asks_for_the_same_new_shards(made_desk, ticker):
     assert ticker.schedule("tiny_nightly").run_requests == []
     append_synthetic_snippets(made_desk.source, 1, workers=1)
@@ -128,6 +188,7 @@ def test_the_nightly_schedule_asks_for_the_same_new_shards(made_desk, ticker):
     assert [request.partition_key for request in asked] == ["shard-000002", "shard-000003"]
 
 
+@pytest.mark.ci
 def test_a_sensor_asks_in_parts_and_a_schedule_for_all_because_it_comes_once_a_night(made_desk, ticker):
     edit(made_desk.campaign, "[shards]", "[automation]\nshards_per_tick = 2\n\n[shards]")
     scene = VinOfflineStore.open(made_desk.source).row(0).scene_id

@@ -5,9 +5,13 @@ from __future__ import annotations
 import dagster as dg
 
 from rollout_assets.campaigns.plan import ShardPlan, write_rollout_shard_manifest_from_config
+from rollout_assets.campaigns.plan_entry import shard_id_of
 from rollout_assets.config import CampaignConfig
 from rollout_assets.defs.metadata import Metadata, config_hashes, data_version, table
 from rollout_assets.defs.step import CampaignStep
+
+PARTITIONS_AT_ONCE = 10_000
+"""Partitions that are added by one statement; some builds of SQLite take no more than 32,766 values in one."""
 
 
 def rollout_shard_plan(step: CampaignStep) -> dg.MaterializeResult[None]:
@@ -23,7 +27,7 @@ def plan_data_version(config: CampaignConfig) -> str:
 def write_plan(step: CampaignStep) -> Metadata:
     """Write the plan, make the partitions those of the plan, and return what it holds."""
     plan = write_rollout_shard_manifest_from_config(step.config, store=step.source)
-    _match_partitions(step, [entry.shard_id for entry in plan.entries])
+    _match_partitions(step, [shard_id_of(number) for number in range(len(plan.entries))])
     return {
         **config_hashes(step.config),
         "source_manifest_hash": step.source.source_manifest_hash,
@@ -39,16 +43,19 @@ def write_plan(step: CampaignStep) -> Metadata:
 def _match_partitions(step: CampaignStep, planned: list[str]) -> None:
     name = step.keys.partitions_name
     existing = step.instance.get_dynamic_partitions(name)
-    step.instance.add_dynamic_partitions(name, planned)
-    for shard_id in sorted(set(existing) - set(planned)):
+    known = set(existing)
+    new = [shard_id for shard_id in planned if shard_id not in known]
+    for start in range(0, len(new), PARTITIONS_AT_ONCE):
+        step.instance.add_dynamic_partitions(name, new[start : start + PARTITIONS_AT_ONCE])
+    for shard_id in sorted(known - set(planned)):
         step.instance.delete_dynamic_partition(name, shard_id)
 
 
 def _split_row(step: CampaignStep, plan: ShardPlan, split: str) -> Metadata:
-    entries = [entry for entry in plan.entries if entry.split == split]
+    columns = plan.entries.columns
     return {
         "split": split,
-        "shards": len(entries),
-        "rows": sum(len(entry.rows) for entry in entries),
+        "shards": columns.splits.count(split),
+        "rows": columns.rows_by_split().get(split, 0),
         "split_manifest_hash": step.source.split_manifest_hash(split),
     }

@@ -8,6 +8,8 @@ from typing import Any
 import dagster as dg
 
 from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.objects.publishing import publish_folder
+from rollout_assets.campaigns.objects.working_copy import fetch_folder
 from rollout_assets.campaigns.versions import PromotedVersion, current_version
 from rollout_assets.collection.aggregation import aggregate_file
 from rollout_assets.collection.result_files import collected_files
@@ -40,9 +42,12 @@ def rollout_report(step: CampaignStep) -> dg.MaterializeResult[None]:
 
 
 def _page(step: CampaignStep, split: str, reader: RolloutZarrStoreReader) -> Path:
-    layout = CampaignLayout(step.config.shards.output_dir)
+    layout = CampaignLayout.of(step.config)
+    fetch_folder(layout, layout.reports)
     opinion = read_opinion(layout.second_opinion(split), reader)
-    return write_store_report(reader, layout.reports / f"{split}.html", campaign=step.config, opinion=opinion)
+    page = write_store_report(reader, layout.reports / f"{split}.html", campaign=step.config, opinion=opinion)
+    publish_folder(layout, layout.reports)
+    return page
 
 
 def rollout_metrics(step: CampaignStep) -> dg.MaterializeResult[None]:
@@ -58,7 +63,7 @@ def rollout_metrics(step: CampaignStep) -> dg.MaterializeResult[None]:
         "per_recipe": table(rows),
         "dagster/row_count": sum(row["rollouts"] for row in rows),
     }
-    folder = CampaignLayout(step.config.shards.output_dir).collected
+    folder = CampaignLayout.of(step.config).collected
     files = collected_files(folder) if folder.is_dir() else ()
     collected = [_row(path.name, entry) for path in files for entry in aggregate_file(path)]
     if collected:

@@ -8,9 +8,8 @@ import dagster as dg
 
 from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
 from rollout_assets.campaigns.integrity import examine_shard, open_shard
-from rollout_assets.campaigns.markers import observe_source
+from rollout_assets.campaigns.markers import observe_source, validated_version
 from rollout_assets.campaigns.plan import planned_rows
-from rollout_assets.campaigns.promotion_gate import validated_version
 from rollout_assets.campaigns.shard import run_rollout_shard
 from rollout_assets.config import CampaignConfig
 from rollout_assets.defs.metadata import data_version, entry_hashes, shard_metadata, store_metadata, table

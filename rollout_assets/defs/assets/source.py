@@ -33,5 +33,5 @@ def source_metadata(step: CampaignStep) -> Metadata:
         "rows_val": len(step.source.rows("val")),
         "scenes": len({row.scene_id for row in rows}),
         "source_manifest_hash": step.source.source_manifest_hash,
-        "path": dg.MetadataValue.path(str(step.source.root)),
+        "path": dg.MetadataValue.path(str(step.source.location)),
     }

@@ -10,7 +10,6 @@ from rollout_assets.campaigns.versions import PromotionRecord
 from rollout_assets.defs.metadata import COUNTED_TABLES, Metadata, config_hashes, data_version, store_metadata, table
 from rollout_assets.defs.records import validated_versions
 from rollout_assets.defs.step import CampaignStep, LogProgress
-from rollout_assets.files import tree_sizes
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 
@@ -36,7 +35,7 @@ def _promotion_metadata(step: CampaignStep, result: PromotionResult) -> Metadata
     return {
         "path": dg.MetadataValue.path(str(result.store_dir)),
         "version": version.name,
-        "version_path": dg.MetadataValue.path(str(version.path)),
+        "version_path": dg.MetadataValue.path(str(version.location)),
         **config_hashes(step.config),
         "source_manifest_hash": step.source.source_manifest_hash,
         **{f"split_manifest_hash_{name}": step.source.split_manifest_hash(name) for name in splits},
@@ -46,7 +45,7 @@ def _promotion_metadata(step: CampaignStep, result: PromotionResult) -> Metadata
         "made": table(made or [{"split": name, "made": "was there", "new_shards": 0} for name in splits]),
         "damaged": "; ".join(result.damaged),
         "seconds": round(result.seconds, 3),
-        "bytes": sum(size for child in version.children for size in tree_sizes(child).values()),
+        "bytes": sum(size for reader in readers for size in reader.files.sizes().values()),
         **store_metadata(readers),
     }
 

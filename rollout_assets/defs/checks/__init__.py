@@ -79,9 +79,12 @@ def _checks(keys: CampaignKeys, group: CheckGroup) -> dg.AssetChecksDefinition:
         specs=specs,
         required_resource_keys={keys.resource_key},
         retry_policy=RETRIES,
+        can_subset=True,  # without it the UI lets nobody execute one check by itself
     )
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        asked_for = {key.name for key in context.op_execution_context.selected_asset_check_keys}
         with failures_for_dagster():
-            yield from load(group.evaluate)(load("step.CampaignStep").of_run(keys, context))
+            results = load(group.evaluate)(load("step.CampaignStep").of_run(keys, context))
+            yield from (result for result in results if result.check_name in asked_for)
 
     return checks

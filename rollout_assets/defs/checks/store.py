@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import dagster as dg
 import polars as pl
 
 from rollout_assets.campaigns.check_names import NO_LEAKAGE, ROWS_ADD_UP, SECOND_OPINION, STORES_VALID, UP_TO_DATE
+from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.integrity import open_shard
 from rollout_assets.campaigns.layout import CampaignLayout
-from rollout_assets.campaigns.leakage import find_leaks
-from rollout_assets.campaigns.markers import read_owner
+from rollout_assets.campaigns.leakage import leaks_among
+from rollout_assets.campaigns.objects.publishing import publish_folder
 from rollout_assets.campaigns.pin import read_pin
-from rollout_assets.campaigns.plan import read_rollout_shard_manifest
+from rollout_assets.campaigns.plan_entry import shard_id_of
 from rollout_assets.campaigns.staleness import stale_parts
 from rollout_assets.campaigns.versions import PromotedShard, PromotedVersion, current_name, current_version
 from rollout_assets.config import CampaignConfig
@@ -24,6 +24,7 @@ from rollout_assets.defs.metadata import COUNTED_TABLES, evidence, findings_tabl
 from rollout_assets.defs.step import CampaignStep
 from rollout_assets.inspection.second_opinion import SecondOpinion, second_opinion
 from rollout_assets.inspection.stored_opinion import publish_opinion
+from rollout_assets.locations.url import Location
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 
@@ -49,10 +50,10 @@ def _stores_valid(version: PromotedVersion) -> dg.AssetCheckResult:
 
 
 def _no_leakage(config: CampaignConfig, version: PromotedVersion) -> dg.AssetCheckResult:
-    layout = CampaignLayout(config.shards.output_dir)
-    promoted = set(version.shard_ids)
-    entries = [entry for entry in read_rollout_shard_manifest(config) if entry.shard_id in promoted]
-    leaks = list(find_leaks((entry, read_owner(layout.shard(entry.shard_id))) for entry in entries))
+    layout = CampaignLayout.of(config)
+    survey, promoted = CampaignSurvey.of(config), set(version.shard_ids)
+    numbers = [number for number in range(len(survey.planned)) if shard_id_of(number) in promoted]
+    leaks = list(leaks_among(layout, survey, numbers))
     metadata = {
         "leaks": len(leaks),
         **evidence(table([{"leak": leak.text, "way_out": leak.way_out} for leak in leaks])),
@@ -62,10 +63,10 @@ def _no_leakage(config: CampaignConfig, version: PromotedVersion) -> dg.AssetChe
 
 def _rows_add_up(config: CampaignConfig, version: PromotedVersion) -> dg.AssetCheckResult:
     rows = []
+    children = {child.name: child for child in version.children}
     for split, shards in version.record.splits.items():
         expected = _rows_of_shards(config, shards)
-        child = version.path / split
-        promoted = RolloutZarrStoreReader(child) if child.is_dir() else None
+        promoted = RolloutZarrStoreReader(children[split]) if split in children else None
         for name in COUNTED_TABLES:
             count = promoted.num_rows(name) if promoted is not None else 0
             rows.append({"split": split, "table": name, "shards": expected[name], "promoted": count})
@@ -84,7 +85,7 @@ def _rows_of_shards(config: CampaignConfig, shards: tuple[PromotedShard, ...]) -
 
 def _up_to_date(step: CampaignStep) -> dg.AssetCheckResult:
     stale = stale_parts(step.config, step.source)
-    layout = CampaignLayout(step.config.shards.output_dir)
+    layout = CampaignLayout.of(step.config)
     pin = read_pin(layout)
     readers = {"version": current_name(layout) or "", "pin": "" if pin is None else str(pin)}
     shown = [{"what": part.what, "why": part.why, "to go on": part.remedy} for part in stale]
@@ -111,11 +112,13 @@ def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
     yield verdict(SECOND_OPINION, wrong.is_empty(), metadata)
 
 
-def _opinion(step: CampaignStep, child: Path, seed: int) -> SecondOpinion:
+def _opinion(step: CampaignStep, child: Location, seed: int) -> SecondOpinion:
     config, reader = step.config, RolloutZarrStoreReader(child)
     count = config.quality.second_opinions_per_split
     opinion = second_opinion(reader, 1.0, seed, config, source=step.source, limit=count, budget_s=SECONDS_PER_SPLIT)
-    publish_opinion(CampaignLayout(config.shards.output_dir).second_opinion(child.name), opinion, reader)
+    layout = CampaignLayout.of(config)
+    publish_opinion(layout.second_opinion(child.name), opinion, reader)
+    publish_folder(layout, layout.reports)
     return opinion
 
 

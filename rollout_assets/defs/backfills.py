@@ -1,0 +1,91 @@
+"""Backfills: whether one still runs, and how much of its time the engine took, which is all that is not in a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import dagster as dg
+
+from rollout_assets.defs.keys import PARTITION_TAG
+from rollout_assets.errors import CampaignError
+
+BACKFILL_TAG = "dagster/backfill"
+"""Dagster's run tag with the backfill that launched the run."""
+
+UNFINISHED = ("REQUESTED", "CANCELING", "FAILING")
+"""Dagster's words for a backfill that is not over."""
+
+
+@dataclass(frozen=True)
+class ShardRunTimes:
+    """One run of one shard; the first three are seconds since the epoch."""
+
+    shard_id: str
+    launched: float
+    started: float
+    ended: float
+    steps_s: float
+    """Seconds inside its steps: reading, building, checking and validating the shard."""
+
+
+@dataclass(frozen=True)
+class ShardThroughput:
+    """What some runs of shards took together, ``slots`` at a time."""
+
+    runs: tuple[ShardRunTimes, ...]
+    slots: int
+
+    @property
+    def seconds(self) -> float:
+        """From the first launch to the last end."""
+        return max(run.ended for run in self.runs) - min(run.launched for run in self.runs)
+
+    @property
+    def shards_per_minute(self) -> float:
+        """Finished shards a minute."""
+        return 60 * len(self.runs) / self.seconds
+
+    @property
+    def slot_s(self) -> float:
+        """How long a slot is taken for one shard, the wait for the next launch included."""
+        return self.seconds * self.slots / len(self.runs)
+
+    @property
+    def steps_s(self) -> float:
+        """Seconds inside steps, a shard."""
+        return sum(run.steps_s for run in self.runs) / len(self.runs)
+
+    @property
+    def starting_s(self) -> float:
+        """Seconds from a launch to the beginning of the run: the scheduler's job, Python, and the definitions."""
+        return sum(run.started - run.launched for run in self.runs) / len(self.runs)
+
+    @property
+    def engine_s(self) -> float:
+        """Seconds of a slot a shard that are not inside a step."""
+        return self.slot_s - self.steps_s
+
+
+def backfill_is_running(instance: dg.DagsterInstance, backfill_id: str) -> bool:
+    """Whether a backfill still has something to launch or to wait for."""
+    backfill = instance.get_backfill(backfill_id)
+    if backfill is None:
+        raise CampaignError(f"there is no backfill {backfill_id} in this instance")
+    return backfill.status.value in UNFINISHED
+
+
+def shard_throughput(instance: dg.DagsterInstance, backfill_id: str, slots: int) -> ShardThroughput:
+    """The times of a backfill's successful runs, one for each shard."""
+    filters = dg.RunsFilter(tags={BACKFILL_TAG: backfill_id}, statuses=[dg.DagsterRunStatus.SUCCESS])
+    runs = [run for run in instance.get_runs(filters=filters) if PARTITION_TAG in run.tags]
+    if not runs:
+        raise CampaignError(f"backfill {backfill_id}: no run of a shard has succeeded")
+    return ShardThroughput(tuple(_times(instance, run) for run in runs), slots)
+
+
+def _times(instance: dg.DagsterInstance, run: dg.DagsterRun) -> ShardRunTimes:
+    stats = instance.get_run_stats(run.run_id)
+    steps = instance.get_run_step_stats(run.run_id)
+    inside = sum((step.end_time or 0.0) - (step.start_time or 0.0) for step in steps)
+    times = (stats.launch_time or 0.0, stats.start_time or 0.0, stats.end_time or 0.0)
+    return ShardRunTimes(run.tags[PARTITION_TAG], *times, inside)

@@ -1,0 +1,79 @@
+"""Old runs of a campaign in Dagster's storage, and which of them tell nothing that is current.
+
+Removing a run removes its events. So one that recorded the last materialization of an asset, or of a shard, stays
+however old it is: sensors, the promotion and the lineage go by it. A run that is not finished stays too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+
+from rollout_assets.campaigns.cleaning.removable import Removable
+from rollout_assets.defs import keys as names
+from rollout_assets.defs.home import open_instance
+from rollout_assets.defs.keys import CampaignKeys
+
+_DAY_S = 86_400.0
+_FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+_AT_ONCE = 500
+
+
+def clean_runs(campaign: str, home: Path, *, apply: bool) -> tuple[Removable, ...]:
+    """Runs beyond the campaign's ``[retention] run_days`` that tell nothing current; removed if ``apply``."""
+    keys = CampaignKeys.of(campaign)
+    with open_instance(home) as instance:
+        before = time.time() - keys.config.retention.run_days * _DAY_S
+        old = _finished_runs(instance, keys, before)
+        found = [record for record in old if not _tells(instance, record.dagster_run)]
+        removable = tuple(_removable(record, home) for record in found)
+        if apply:
+            for record in found:
+                instance.delete_run(record.dagster_run.run_id)
+        return removable
+
+
+def _finished_runs(instance: dg.DagsterInstance, keys: CampaignKeys, before: float) -> Iterator[dg.RunRecord]:
+    """Finished runs of a campaign that began before a time, newest first."""
+    tagged = dg.RunsFilter(statuses=_FINISHED, tags={names.CAMPAIGN_TAG: keys.config.name})
+    cursor: str | None = None
+    while records := instance.get_run_records(filters=tagged, limit=_AT_ONCE, cursor=cursor):
+        yield from (record for record in records if record.create_timestamp.timestamp() < before)
+        cursor = records[-1].dagster_run.run_id
+
+
+def _tells(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Whether a run recorded the last event of an asset, or of an asset's partition that it was about."""
+    partition = run.tags.get(names.PARTITION_TAG)
+    events = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
+    for event in events:
+        key = event.asset_key
+        if key is not None and _last_run(instance, key, partition) == run.run_id:
+            return True
+    observed = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION).records
+    return any(_last_observer(instance, event.asset_key) == run.run_id for event in observed if event.asset_key)
+
+
+def _last_run(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None) -> str | None:
+    partitions = None if partition is None else [partition]
+    wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions)
+    records = instance.fetch_materializations(wanted, limit=1).records
+    return records[0].run_id if records else None
+
+
+def _last_observer(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
+    records = instance.fetch_observations(key, limit=1).records
+    return records[0].run_id if records else None
+
+
+def _removable(record: dg.RunRecord, home: Path) -> Removable:
+    run = record.dagster_run
+    days = (time.time() - record.create_timestamp.timestamp()) / _DAY_S
+    path = home / "history" / "runs" / f"{run.run_id}.db"
+    size = path.stat().st_size if path.is_file() else 0
+    what = f"{run.job_name} {run.tags.get(names.PARTITION_TAG, '')}".strip()
+    why = f"{what} {run.status.value.lower()} {days:.0f} days ago, and tells nothing current"
+    return Removable("run", run.run_id, (), why, size)
