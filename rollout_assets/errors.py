@@ -11,10 +11,13 @@
     │   ├── MeshError          a scene has no mesh, or its mesh cannot be used
     │   └── GeometryError      an array that is not the pose, box, camera or point it claims to be
     ├── MachineFault         what the machine did not do this time: no row is skipped for it; try again
-    │   ├── DeviceError        the requested compute device is not there
+    │   ├── DeviceError        the requested compute device is not there, or cannot be used
+    │   │   └── DeviceMemoryError  the device has no memory left for a batch
     │   ├── WorkerDied         a worker process was killed or crashed; names its task
     │   ├── ReadingsDiffer     the same bytes were read twice and said two things
     │   └── ShardFailed        a shard could not be built; nothing partial of it is visible; a CampaignError
+    ├── ObjectStorageError   object storage that cannot be used: no bucket, no permission, conditions ignored
+    │   └── ObjectStorageUnavailable  it did not answer, also not when asked again; a MachineFault
     ├── PolicyRefused        a policy or checkpoint that cannot be used; says what was found and what is needed
     ├── TrainingError        a training run, its data or its files
     ├── EvaluationError      an evaluation of policies that cannot be finished, read or compared
@@ -27,6 +30,7 @@
     ├── CampaignError        a campaign's plan, shards or promoted store
     │   ├── ShardDrift         config or source rows are not those that a shard was planned for
     │   ├── ShardBusy          another process holds the lock
+    │   ├── PointerMoved       somebody else moved readers meanwhile
     │   └── PromotionRefused   shards that cannot become a promoted store; carries every reason
     ├── CollectionError      a batch collection, its servers or its files
     │   ├── InputsRefused      input lines that cannot be run; carries every problem with its line
@@ -133,6 +137,14 @@ class ReadingsDiffer(MachineFault):
     """The same bytes were read twice and said two things: the disk or the memory of this machine is not sound."""
 
 
+class ObjectStorageError(RolloutAssetsError):
+    """Object storage that cannot be used as it is: its bucket, the credentials, or the promises that it keeps."""
+
+
+class ObjectStorageUnavailable(ObjectStorageError, MachineFault):
+    """Object storage that did not answer, or answered with a fault of its own, also when it was asked again."""
+
+
 class SourceError(RolloutAssetsError):
     """The VIN source store cannot be used."""
 
@@ -172,6 +184,10 @@ class GeometryError(DataError, ValueError):
 
 class DeviceError(MachineFault):
     """The requested compute device is not available."""
+
+
+class DeviceMemoryError(DeviceError):
+    """The device has no memory left, not even for the smallest batch."""
 
 
 class WorkerDied(MachineFault):
@@ -230,6 +246,10 @@ class ShardDrift(CampaignError):
 
 class ShardBusy(CampaignError):
     """Another process holds what this one needs; it is released however that process ends."""
+
+
+class PointerMoved(CampaignError):
+    """Somebody else moved readers to another version between reading the pointer and replacing it."""
 
 
 class ShardFailed(CampaignError, MachineFault):

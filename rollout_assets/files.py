@@ -197,8 +197,9 @@ def tree_folders(folder: Path) -> set[str]:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """SHA-256 of a file's bytes, of any number."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def sync_tree(folder: Path) -> None:
@@ -256,7 +257,7 @@ def file_lock(
         os.close(handle)
 
 
-def is_locked(path: Path) -> bool:
+def is_locked(path: Path | str) -> bool:
     """Whether a live process holds the lock on a lock file or folder."""
     try:
         handle = os.open(path, os.O_RDONLY)

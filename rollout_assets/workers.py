@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -116,13 +117,13 @@ class _Pool(Generic[Task, Result]):
 
     def run(self, tasks: Mapping[str, Task]) -> Iterator[tuple[str, Result]]:
         """Results as they come; a worker that dies is replaced while there is work left."""
-        waiting = list(tasks.items())
+        waiting = deque(tasks.items())
         while waiting or any(worker.task for worker in self._alive):
             while waiting and len(self._alive) < self.count:
                 self._alive.append(self._start())
             for worker in self._alive:
                 if worker.task is None and waiting:
-                    self._assign(worker, *waiting.pop(0))
+                    self._assign(worker, *waiting.popleft())
             ready = wait([worker.pipe for worker in self._alive])
             for worker in [worker for worker in self._alive if worker.pipe in ready]:
                 yield from self._receive(worker)

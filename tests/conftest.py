@@ -1,10 +1,13 @@
 """Shared by all tests: reproducible hypothesis runs that leave no files, and one small source store per session."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from rollout_assets.testing.object_storage import LocalObjectStorage, environment_of, local_object_storage
 
 settings.register_profile("repository", database=None, derandomize=True, deadline=None)
 settings.load_profile("repository")
@@ -29,6 +32,17 @@ QUICK = (
 )
 """Files and folders of tests that are marked quick: every room, and nothing that starts campaigns or processes."""
 
+SMALL_STORE = {
+    "scenes": 2,
+    "snippets_per_scene": 2,
+    "faces": 30_000,
+    "seed": 11,
+    "min_points": 500,
+    "max_points": 2_000,
+    "workers": 1,
+}
+"""How ``small_store`` is drawn."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
@@ -46,14 +60,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
+def object_storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalObjectStorage]:
+    """Object storage on this machine, which this process finds by its environment; give each test a URL of its own."""
+    folder = tmp_path_factory.mktemp("objects")
+    with local_object_storage(folder) as storage, environment_of(storage, folder / "cache"):
+        yield storage
+
+
+@pytest.fixture(scope="session")
 def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two scenes with two snippets each. Shared: copy before changing."""
     from rollout_assets.synthetic.config import SyntheticConfig
     from rollout_assets.synthetic.store import build_synthetic_store
 
-    config = SyntheticConfig(
-        scenes=2, snippets_per_scene=2, faces=30_000, seed=11, min_points=500, max_points=2_000, workers=1
-    )
+    config = SyntheticConfig(**SMALL_STORE)
     path = tmp_path_factory.mktemp("source") / "store"
     build_synthetic_store(path, config)
     return path

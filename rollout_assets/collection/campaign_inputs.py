@@ -74,7 +74,9 @@ class CampaignInputs:
                 progress(ProgressEvent("preparing requests", done, len(source_rows), unit="source rows"))
             if not tally.written:
                 reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(tally.skipped.items()))
-                raise CollectionError(f"{source.root}: split {self.split} gives no request: {reasons or 'it is empty'}")
+                raise CollectionError(
+                    f"{source.location}: split {self.split} gives no request: {reasons or 'it is empty'}"
+                )
         facts = PreparedInputs(
             prepared_for=purpose,
             rows_sha256=file_sha256(self.path),

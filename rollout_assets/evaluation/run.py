@@ -67,7 +67,7 @@ def _run(campaign: CampaignConfig, config: EvaluationConfig, progress: ProgressS
     result = run_campaign(campaign, workers=config.workers, invocation=invocation, progress=named)
     _refuse_unfinished(campaign, result)
     version = promote_rollout_campaign(campaign, invocation=invocation, progress=named).version
-    layout = CampaignLayout(campaign.shards.output_dir)
+    layout = CampaignLayout.of(campaign)
     publish_bytes(layout.root / "campaign.toml", toml_text(campaign).encode())
     counts = count_targets(_reader(campaign, config))
     return SeedFacts(
@@ -114,7 +114,7 @@ def _content(version: PromotedVersion) -> str:
 
 
 def _reader(campaign: CampaignConfig, config: EvaluationConfig) -> RolloutZarrStoreReader:
-    return RolloutZarrStoreReader(CampaignLayout(campaign.shards.output_dir).promoted / config.split)
+    return RolloutZarrStoreReader(CampaignLayout.of(campaign).store_location / config.split)
 
 
 def _measured(

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.objects.publishing import publish_folder
+from rollout_assets.campaigns.objects.working_copy import fetch_folder
 from rollout_assets.config import CampaignConfig, checkpoint_sha256
 from rollout_assets.errors import EvaluationError
 from rollout_assets.evaluation.accepted import AcceptedComparison, compare_to_accepted
@@ -75,7 +77,9 @@ class PolicyJudgement:
 
 def judge_policy(campaign: CampaignConfig) -> PolicyJudgement:
     """Judge the last evaluation of a campaign, as it lies there."""
-    layout = CampaignLayout(campaign.shards.output_dir)
+    layout = CampaignLayout.of(campaign)
+    for folder in (layout.evaluation, layout.accepted):
+        fetch_folder(layout, folder)
     evaluation, previous = read_evaluation(layout.evaluation), last_accepted(layout)
     if previous is None:
         return PolicyJudgement(evaluation, None, None, "")
@@ -92,7 +96,7 @@ def last_accepted(layout: CampaignLayout) -> Path | None:
 
 def accept_policy(campaign: CampaignConfig, judgement: PolicyJudgement) -> Path:
     """Keep policy and evaluation as the accepted ones, and return their folder; the same ones are kept once."""
-    layout, evaluation = CampaignLayout(campaign.shards.output_dir), judgement.evaluation
+    layout, evaluation = CampaignLayout.of(campaign), judgement.evaluation
     layout.accepted.mkdir(parents=True, exist_ok=True)
     lock = layout.lock("accepted")
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -107,6 +111,7 @@ def accept_policy(campaign: CampaignConfig, judgement: PolicyJudgement) -> Path:
             shutil.copyfile(checkpoint, scratch / POLICY_NAME)
             for name in (RESULT_FILE, OUTCOMES_FILE):
                 shutil.copyfile(evaluation.folder / name, scratch / name)
+        publish_folder(layout, folder)
         return folder
 
 

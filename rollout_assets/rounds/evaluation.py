@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.objects.publishing import publish_folder
+from rollout_assets.campaigns.objects.working_copy import fetch_policy
 from rollout_assets.config import CampaignConfig
 from rollout_assets.config.evaluation import EvaluatedPolicy
 from rollout_assets.config.policy_names import LEARNED_POLICY
@@ -19,7 +21,10 @@ TRAINED = "trained"
 
 def evaluate_campaign_policy(campaign: CampaignConfig, progress: ProgressSink = SILENT) -> PolicyEvaluation:
     """Evaluate the policy that the campaign trained last, beside the references and the policies that it names."""
-    return evaluate_policies(campaign_evaluation(campaign), progress, base=campaign)
+    evaluation = evaluate_policies(campaign_evaluation(campaign), progress, base=campaign)
+    layout = CampaignLayout.of(campaign)
+    publish_folder(layout, layout.evaluation)
+    return evaluation
 
 
 def campaign_evaluation(campaign: CampaignConfig) -> EvaluationConfig:
@@ -27,7 +32,8 @@ def campaign_evaluation(campaign: CampaignConfig) -> EvaluationConfig:
     settings = campaign.evaluation
     if settings is None:
         raise ConfigError(f"campaign {campaign.name} has no section [evaluation], so there is nothing to evaluate")
-    layout = CampaignLayout(campaign.shards.output_dir)
+    layout = CampaignLayout.of(campaign)
+    fetch_policy(layout)
     checkpoint = layout.policy.resolve() / POLICY_NAME
     if not checkpoint.is_file():
         raise EvaluationError(f"{layout.policy / POLICY_NAME}: not trained yet; materialize trained_policy first")

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.objects.publishing import publish_policy
+from rollout_assets.campaigns.objects.working_copy import refresh_versions
 from rollout_assets.config import CampaignConfig, canonical_hash
 from rollout_assets.config.training import TrainingConfig
 from rollout_assets.errors import ConfigError
@@ -21,7 +23,9 @@ from rollout_assets.inspection.provenance import recorded_campaign
 from rollout_assets.learning.pinned import open_stores
 from rollout_assets.learning.training.data import training_store
 from rollout_assets.learning.training.run import TrainingResult, read_metrics, train_policy
+from rollout_assets.locations.url import Location, ObjectUrl
 from rollout_assets.progress import SILENT, ProgressSink
+from rollout_assets.rollouts.zarr_store.pointer import resolve_url
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 CURVES_NAME = "curves.html"
@@ -43,19 +47,23 @@ def train_campaign_policy(campaign: CampaignConfig, progress: ProgressSink = SIL
     """Train the policy of a campaign, go on with a training that was stopped, or find the finished one again."""
     config = campaign_training(campaign)
     result = train_policy(config, config.output_dir, resume=True, progress=progress)
-    layout = CampaignLayout(campaign.shards.output_dir)
+    layout = CampaignLayout.of(campaign)
+    curves = write_curves(config, result)
+    publish_policy(layout, config.output_dir)
     switch_link(layout.policy, str(config.output_dir.relative_to(layout.root)))
-    return CampaignTraining(config, result, write_curves(config, result))
+    return CampaignTraining(config, result, curves)
 
 
 def campaign_training(campaign: CampaignConfig) -> TrainingConfig:
     """The training of a campaign as it is run: its own store as it is promoted now, and a folder by its content."""
     if campaign.training is None:
         raise ConfigError(f"campaign {campaign.name} has no section [training], so there is nothing to train")
-    layout = CampaignLayout(campaign.shards.output_dir)
+    layout = CampaignLayout.of(campaign)
     config = TrainingConfig.model_validate(campaign.training.model_dump())
     config = with_campaigns(config, {campaign.name: campaign})
-    stores = tuple(store.resolve() for store in config.stores)  # a promotion meanwhile must not exchange what is read
+    stores = tuple(
+        _version_of(store) for store in config.stores
+    )  # a promotion meanwhile must not exchange what is read
     config = config.model_copy(update={"stores": stores})
     return config.model_copy(update={"output_dir": layout.policies / _content(config)[:FOLDER_DIGITS]})
 
@@ -65,10 +73,12 @@ def with_campaigns(config: TrainingConfig, campaigns: Mapping[str, CampaignConfi
 
     ``campaigns``: what messages call a campaign -> the campaign.
     """
-    promoted = {name: CampaignLayout(campaign.shards.output_dir).promoted for name, campaign in campaigns.items()}
-    for name, store in promoted.items():
-        if not store.exists():
-            raise ConfigError(f"{store}: not there yet; 'rollout-assets campaign promote -c {name}' makes it")
+    promoted = {name: CampaignLayout.of(campaign).store_location for name, campaign in campaigns.items()}
+    for name, campaign in campaigns.items():
+        layout = CampaignLayout.of(campaign)
+        refresh_versions(layout)
+        if not layout.promoted.exists():
+            raise ConfigError(f"{promoted[name]}: not there yet; 'rollout-assets campaign promote -c {name}' makes it")
     stores = (*config.stores, *promoted.values())
     if not stores:
         raise ConfigError("nothing to train on; give a training's file with stores, or a campaign with -c")
@@ -78,7 +88,12 @@ def with_campaigns(config: TrainingConfig, campaigns: Mapping[str, CampaignConfi
     return config.model_copy(update={"stores": stores, "sources": tuple(dict.fromkeys(sources))})
 
 
-def _recorded_sources(stores: Iterable[Path]) -> list[Path]:
+def _version_of(store: Location) -> Location:
+    """The version that a store is now."""
+    return resolve_url(store) if isinstance(store, ObjectUrl) else store.resolve()
+
+
+def _recorded_sources(stores: Iterable[Location]) -> list[Location]:
     """The sources that stores say they were made from."""
     campaigns = [recorded_campaign(RolloutZarrStoreReader(training_store(store))) for store in stores]
     return [campaign.source.store_dir for campaign in campaigns if campaign is not None]

@@ -67,4 +67,4 @@ def tiny_train_shard(tiny_campaign: Path) -> Path:
 
     config = load_campaign(tiny_campaign)
     assert run_campaign(config, shard_ids=["shard-000000"]).ok
-    return CampaignLayout(config.shards.output_dir).shard("shard-000000") / "rollouts.zarr"
+    return CampaignLayout.of(config).shard("shard-000000") / "rollouts.zarr"

@@ -71,7 +71,11 @@ def test_a_campaign_from_plan_to_rollback(campaign, tmp_path):
     assert facts("campaign", "promote", "-c", campaign, "--anew")[1]["version"] == "v000002"
     assert facts("campaign", "rollback", "-c", campaign)[1]["version"] == "v000001"
     assert (tmp_path / "out/rollouts.zarr").readlink().name == "v000001"
-    assert facts("campaign", "prune", "-c", campaign, "--keep", "1")[1]["kept"] == ["v000001", "v000002"]
+    kept = ("--set", "retention.versions=1")
+    assert facts("campaign", "clean", "-c", campaign, *kept, "--yes")[1]["found"] == [], (
+        "one is current, one the newest"
+    )
+    assert "nothing to clean" in run("campaign", "clean", "-c", campaign, *kept).stdout
     pinned = run("campaign", "promote", "-c", campaign, "--anew")
     assert pinned.returncode == 2 and "'rollout-assets campaign unpin' lifts it" in pinned.stderr
     chunks = [tmp_path / f"out/versions/v00000{number}/val/candidates/target_rri/c/0" for number in (1, 2)]
@@ -99,7 +103,6 @@ def test_wrong_input_is_one_clear_line(campaign):
     for arguments, message in (
         (["run", "--shard", "shard-000009"], "no shard-000009 in the plan"),
         (["run", "--workers", "0"], "invalid value for '--workers': Input should be greater than or equal to 1"),
-        (["prune", "--keep", "0"], "keep must be >= 1, got 0"),
         (["rollback"], "nothing is promoted yet"),
     ):
         refused = run("campaign", *arguments, "-c", campaign)

@@ -117,7 +117,9 @@ def test_the_wheel_holds_stubs_campaigns_and_the_version(wheel):
     assert not [name for name in names if name.startswith("tests/")]
     assert metadata_of(wheel)["Version"] == __version__
     assert set(metadata_of(wheel).get_all("Provides-Extra")) == {
+        "cluster",
         "gym",
+        "kubernetes",
         "platform",
         "serve",
         "reports",

@@ -32,7 +32,7 @@ def promoted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     campaign = fake_campaign(tmp_path_factory.mktemp("campaign"), [("train", 1), ("val", 1)])
     campaign.run_all()
     promote_rollout_campaign(campaign.config)
-    return CampaignLayout(campaign.config.shards.output_dir).promoted
+    return CampaignLayout.of(campaign.config).promoted
 
 
 def run(*arguments: object) -> str:

@@ -37,16 +37,16 @@ class Promoted:
 
     @property
     def train(self) -> Path:
-        return CampaignLayout(self.config.shards.output_dir).promoted / "train"
+        return CampaignLayout.of(self.config).promoted / "train"
 
     def version(self, number: int) -> Path:
-        return CampaignLayout(self.config.shards.output_dir).versions / f"v{number:06d}" / "train"
+        return CampaignLayout.of(self.config).versions / f"v{number:06d}" / "train"
 
     def promote(self) -> None:
         promote_rollout_campaign(self.config)
 
     def switch_to(self, number: int) -> None:
-        make_current(CampaignLayout(self.config.shards.output_dir), f"v{number:06d}")
+        make_current(CampaignLayout.of(self.config), f"v{number:06d}")
 
 
 def loader(store: Path, workers: int = 0, **options: Any) -> QHLoader:

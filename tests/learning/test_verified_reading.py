@@ -154,6 +154,7 @@ def test_a_store_that_changes_later_is_refused_as_what_it_is(store: Path, worker
         list(mapped)
 
 
+@pytest.mark.ci
 def test_indices_beyond_the_states_are_refused(store: Path) -> None:
     dataset = QHDataset(store)
     last = len(dataset) - 1

@@ -24,7 +24,7 @@ def campaign(tmp_path: Path) -> CampaignConfig:
 
 def evaluated(campaign: CampaignConfig, better_by: float = 0.0, **facts: object) -> PolicyEvaluation:
     """The hand-made evaluation, of a policy called trained, with a checkpoint of its own, as it lies on disk."""
-    layout = CampaignLayout(campaign.shards.output_dir)
+    layout = CampaignLayout.of(campaign)
     checkpoint = layout.policies / str(better_by) / "policy.safetensors"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.write_bytes(str(better_by).encode())
@@ -54,7 +54,7 @@ def test_the_first_policy_that_beats_chance_is_accepted_once(campaign: CampaignC
 
 
 def test_a_better_policy_takes_its_place_and_a_worse_one_does_not(campaign: CampaignConfig) -> None:
-    layout = CampaignLayout(campaign.shards.output_dir)
+    layout = CampaignLayout.of(campaign)
     for better_by, number in ((0.0, "000001"), (0.01, "000002")):
         evaluated(campaign, better_by)
         assert accept_policy(campaign, judge_policy(campaign)).name == number
@@ -104,4 +104,4 @@ def test_another_checkpoint_than_the_evaluated_one_is_never_accepted(campaign: C
     Path(str(found.facts.policies[-1].checkpoint)).write_bytes(b"another")
     with pytest.raises(EvaluationError, match="was evaluated; evaluate it again"):
         accept_policy(campaign, judge_policy(campaign))
-    assert last_accepted(CampaignLayout(campaign.shards.output_dir)) is None
+    assert last_accepted(CampaignLayout.of(campaign)) is None
