@@ -36,6 +36,20 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError(_TOO_DEEP) from None
 
 
+def read_toml_file(path: Path, example: str | None = None) -> dict[str, Any]:
+    """The keys of a TOML file; one that cannot be used is a ``ConfigError``.
+
+    ``example`` is a command that prints such a file, for whoever named one that does not exist.
+    """
+    try:
+        return parse_toml(read_text_file(path))
+    except FileNotFoundError:
+        way_out = "" if example is None else f"; '{example}' prints one to start from"
+        raise ConfigError(f"{path}: no such file{way_out}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
 def read_text_file(path: Path) -> str:
     """The text of a file in UTF-8; a folder, a pipe or a device is refused, because reading it may never end."""
     refuse_special_file(path)

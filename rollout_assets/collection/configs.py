@@ -12,7 +12,7 @@ from rollout_assets.config import DEMO_CAMPAIGN, ConfigSection, Count, Seconds, 
 from rollout_assets.config.problems import problems_list, problems_text
 from rollout_assets.errors import ConfigError, ResumeRefused
 from rollout_assets.metrics.results import MetricOptions
-from rollout_assets.parsing import expand_path, parse_toml, read_text_file
+from rollout_assets.parsing import expand_path, read_toml_file
 from rollout_assets.rollouts.remote.messages import RolloutParams
 
 CollectionSplit = Literal["train", "validation", "benchmark"]
@@ -249,12 +249,7 @@ _PATHS = ("output_jsonl_fpath", "input_jsonl_fpath", "store_dir", "prompt_config
 
 def read_collection_file(path: Path) -> dict[str, Any]:
     """The keys of a collection's TOML file. Relative paths in it mean relative to the file, as in a campaign file."""
-    try:
-        values = parse_toml(read_text_file(path))
-    except ValueError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    values = read_toml_file(path, "rollout-assets collect --example")
     folder = path.resolve().parent
     for name in _PATHS:
         if isinstance(values.get(name), str):

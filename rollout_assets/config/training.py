@@ -31,7 +31,7 @@ from rollout_assets.config.section import (
 )
 from rollout_assets.config.tables import merge_tables, resolve_paths
 from rollout_assets.errors import ConfigError
-from rollout_assets.parsing import expand_path, parse_toml, read_text_file
+from rollout_assets.parsing import expand_path, read_toml_file
 
 Head = Literal["gain", "q"]
 """Which value of the network becomes the policy's score."""
@@ -134,12 +134,7 @@ def load_training(path: Path | None, settings: Mapping[str, Any] | None = None) 
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = parse_toml(read_text_file(path))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; 'rollout-assets train --example' prints one to start from") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    values = read_toml_file(path, "rollout-assets train --example")
     resolve_training_paths(values, path.resolve().parent)
     return values
 

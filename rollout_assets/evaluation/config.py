@@ -11,7 +11,7 @@ from rollout_assets.config import UsablePath, shipped_campaigns
 from rollout_assets.config.evaluation import EvaluatedPolicy, EvaluationSettings
 from rollout_assets.config.problems import problems_list
 from rollout_assets.errors import ConfigError
-from rollout_assets.parsing import expand_path, parse_toml, read_text_file
+from rollout_assets.parsing import expand_path, read_toml_file
 
 
 class EvaluationConfig(EvaluationSettings):
@@ -38,12 +38,7 @@ class EvaluationConfig(EvaluationSettings):
 
 def read_evaluation_file(path: Path) -> dict[str, Any]:
     """The keys of an evaluation's TOML file. Relative paths in it mean relative to the file, as in a campaign file."""
-    try:
-        values = parse_toml(read_text_file(path))
-    except ValueError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    values = read_toml_file(path)
     folder = path.resolve().parent
     if isinstance(values.get("output_dir"), str):
         values["output_dir"] = folder / expand_path(values["output_dir"])
