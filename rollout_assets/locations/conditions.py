@@ -11,10 +11,12 @@ import uuid
 from functools import lru_cache
 
 from rollout_assets.errors import ObjectStorageError
-from rollout_assets.locations.objects import ObjectFolder
+from rollout_assets.locations.objects import ObjectFolder, TaggedBytes
 from rollout_assets.locations.url import ObjectUrl
 
 _PROBE = "_conditions"
+_ANOTHER = TaggedBytes(b"", '"0123456789abcdef0123456789abcdef"', "1")
+"""An object that the one of the probe is not."""
 
 
 def require_conditional_writes(folder: ObjectFolder) -> None:
@@ -29,12 +31,12 @@ def _probe(url: ObjectUrl, _process: int) -> None:
     try:
         if not folder.create(key, b"first"):
             raise ObjectStorageError(f"{url}: refused to create {key}, which nobody else writes")
-        etag = folder.read_tagged(key).etag
+        present = folder.read_tagged(key)
         if folder.create(key, b"second") or folder.read(key) != b"first":
             _refuse(url, "created an object that was there already")
-        if folder.replace(key, b"third", '"0123456789abcdef0123456789abcdef"') or folder.read(key) != b"first":
+        if folder.replace(key, b"third", _ANOTHER) or folder.read(key) != b"first":
             _refuse(url, "replaced an object that was another one than the condition named")
-        if not folder.replace(key, b"fourth", etag):
+        if not folder.replace(key, b"fourth", present):
             _refuse(url, "did not replace an object by its own tag")
     finally:
         folder.remove([key])

@@ -39,6 +39,9 @@ _RETRIES: Any = {
 _CLIENT: Any = {"timeout": "120s", "connect_timeout": "10s"}
 _DOWNLOAD_BLOCK = 8 << 20
 
+_PLAIN_HTTP = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
+"""Variables that allow an endpoint without TLS."""
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -56,10 +59,14 @@ class ObjectFact:
 
 @dataclass(frozen=True)
 class TaggedBytes:
-    """The content of an object and the tag of exactly this content, by which it can be replaced."""
+    """The content of an object with what names exactly this content, so that only this content is replaced.
+
+    S3 and Azure go by the ``etag``, Google Cloud Storage by the ``version``.
+    """
 
     data: bytes
     etag: str
+    version: str | None = None
 
 
 class ObjectFolder:
@@ -93,8 +100,7 @@ class ObjectFolder:
 
     def read_tagged(self, key: str) -> TaggedBytes:
         """A whole object with its tag."""
-        answer = self._ask("get", key, lambda: obstore.get(self.store, key))
-        return TaggedBytes(bytes(self._ask("", key, answer.bytes)), answer.meta["e_tag"] or "")
+        return self._tagged(key, self._ask("get", key, lambda: obstore.get(self.store, key)))
 
     def read_if_changed(self, key: str, etag: str) -> TaggedBytes | None:
         """An object with its tag, unless it still has the tag ``etag``."""
@@ -102,7 +108,7 @@ class ObjectFolder:
             answer = self._ask("get", key, lambda: obstore.get(self.store, key, options={"if_none_match": etag}))
         except exceptions.NotModifiedError:
             return None
-        return TaggedBytes(bytes(self._ask("", key, answer.bytes)), answer.meta["e_tag"] or "")
+        return self._tagged(key, answer)
 
     def read_part(self, key: str, start: int, length: int) -> bytes:
         """A byte range of an object."""
@@ -123,7 +129,7 @@ class ObjectFolder:
                 self.requests["list"] -= 1  # the client knows the end from the last page
                 return
             for meta in page:
-                yield ObjectFact(meta["path"], meta["size"], meta["e_tag"] or "")
+                yield ObjectFact(meta["path"], meta["size"], _quoted(meta["e_tag"]))
 
     def folder_names(self, prefix: str) -> list[str]:
         """Names of the folders directly below a prefix."""
@@ -145,9 +151,10 @@ class ObjectFolder:
         """Write an object only if there is none; False if there is one with other content."""
         return self._on_condition(key, data, "create")
 
-    def replace(self, key: str, data: bytes, etag: str) -> bool:
-        """Write an object only if it still has the tag ``etag``; False if it has not."""
-        return self._on_condition(key, data, {"e_tag": etag})
+    def replace(self, key: str, data: bytes, before: TaggedBytes) -> bool:
+        """Write an object only if it is still what was read ``before``; False if it is not."""
+        version = {} if before.version is None else {"version": before.version}
+        return self._on_condition(key, data, {"e_tag": before.etag, **version})
 
     def copy(self, key: str, target: str) -> None:
         """Copy an object to another key; its bytes stay in the storage."""
@@ -156,8 +163,7 @@ class ObjectFolder:
     def remove(self, keys: Sequence[str]) -> None:
         """Remove objects; those that are not there are no error."""
         for start in range(0, len(keys), LISTED_AT_ONCE):
-            part = list(keys[start : start + LISTED_AT_ONCE])
-            self._ask("delete", part[0], lambda part=part: obstore.delete(self.store, part))  # type: ignore[misc]
+            self._remove(list(keys[start : start + LISTED_AT_ONCE]))
 
     def upload(self, folder: Path, keys: Iterable[str], prefix: str) -> None:
         """Write files below a folder as objects below a prefix, several at a time."""
@@ -167,6 +173,17 @@ class ObjectFolder:
         """Call a function that sends requests for each item, several at a time; the first error is raised."""
         with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
             return list(threads.map(function, items))
+
+    def _remove(self, keys: list[str]) -> None:
+        try:
+            self._ask("delete", keys[0], lambda: obstore.delete(self.store, keys))
+        except FileNotFoundError:  # S3 says nothing of those that are not there, other storages stop at the first one
+            for key in keys if len(keys) > 1 else ():
+                self._remove([key])
+
+    def _tagged(self, key: str, answer: Any) -> TaggedBytes:
+        data = bytes(self._ask("", key, answer.bytes))
+        return TaggedBytes(data, _quoted(answer.meta["e_tag"]), answer.meta["version"])
 
     def _blocks(self, key: str, blocks: Any) -> Iterator[Any]:
         """The blocks of an answer; a connection that breaks between them is an error like any other."""
@@ -224,8 +241,13 @@ def refuse_forked_process(url: str) -> None:
 
 
 def _client_options() -> Any:
-    plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes")
+    plain = any(os.environ.get(name, "").lower() in ("1", "true", "yes") for name in _PLAIN_HTTP)
     return {**_CLIENT, "allow_http": True} if plain else _CLIENT
+
+
+def _quoted(etag: str | None) -> str:
+    """A tag as the headers of requests write it; listings of Azure leave the quotes out."""
+    return f'"{etag}"' if etag and not etag.endswith('"') else etag or ""
 
 
 def _first_line(error: BaseException) -> str:

@@ -102,7 +102,7 @@ def test_a_campaigns_rows_are_collected_from_a_server(tmp_path, tiny_campaign, t
             ("collect", "r", "-o", "o.jsonl", "--servers", "http://x", "--set", "upload_rollouts_to_wandb=true"),
             "'wandb' is not installed",
         ),
-        (("collect", "not-there.toml", "-o", "o.jsonl"), "not-there.toml: no such file; 'rollout-assets collect --example'"),
+        (("collect", "not-there.toml", "-o", "o.jsonl"), "not-there.toml: no such file; 'rollout-assets collect"),
         (("collect", "r", "-o", "o.txt"), "output_jsonl_fpath must end in .jsonl, got o.txt"),
         (("aggregate", "o.jsonl", "-o", "o.jsonl"), "o.jsonl: is input and output at once"),
         (("aggregate", "nothing*", "-o", "o.jsonl"), "nothing*: matches no result file"),

@@ -19,12 +19,10 @@ def test_of_many_creators_one_wins_and_of_many_replacers_too(object_storage):
     with ThreadPoolExecutor(8) as threads:
         created = list(threads.map(lambda number: folder.create("one", f"{number}".encode()), range(8)))
         before = folder.read_tagged("one")
-        replaced = list(
-            threads.map(lambda number: folder.replace("one", f"new {number}".encode(), before.etag), range(8))
-        )
+        replaced = list(threads.map(lambda number: folder.replace("one", f"new {number}".encode(), before), range(8)))
     assert sum(created) == 1 and created[int(before.data)]
     assert sum(replaced) == 1 and folder.read("one") == f"new {replaced.index(True)}".encode()
-    assert not folder.replace("absent", b"x", before.etag)
+    assert not folder.replace("absent", b"x", before)
 
 
 def test_a_write_whose_answer_was_lost_counts_as_ours(object_storage):

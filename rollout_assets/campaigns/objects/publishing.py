@@ -63,7 +63,7 @@ def publish_plan(layout: CampaignLayout, before: bytes, after: bytes, replaced: 
     if not before:
         return storage.objects.create(PLAN, after)
     present = storage.objects.read_tagged(PLAN)
-    return present.data == before and storage.objects.replace(PLAN, after, present.etag)
+    return present.data == before and storage.objects.replace(PLAN, after, present)
 
 
 def publish_shard(
@@ -133,7 +133,7 @@ def _mark(storage: CampaignStorage, key: str, marker: ShardMarker, instead_of: S
         return storage.objects.create(key, stored_bytes(marker))
     if present.data != stored_bytes(instead_of):
         return False
-    return storage.objects.replace(key, stored_bytes(marker), present.etag)
+    return storage.objects.replace(key, stored_bytes(marker), present)
 
 
 def publish_failures(layout: CampaignLayout, folder: Path) -> None:
@@ -203,7 +203,7 @@ def move_pointer(
     )
     data = stored_bytes(pointer)
     objects = storage.objects
-    if not (objects.create(POINTER, data) if before is None else objects.replace(POINTER, data, before.etag)):
+    if not (objects.create(POINTER, data) if before is None else objects.replace(POINTER, data, before.stored)):
         raise PointerMoved(f"{layout.place}: another promotion or rollback moved readers meanwhile; run it again")
 
 

@@ -30,7 +30,7 @@ from pydantic import ValidationError
 from rollout_assets.campaigns.layout import STORE_NAME, StoredModel
 from rollout_assets.errors import CampaignError
 from rollout_assets.locations.conditions import require_conditional_writes
-from rollout_assets.locations.objects import ObjectFolder
+from rollout_assets.locations.objects import ObjectFolder, TaggedBytes
 from rollout_assets.locations.url import ObjectUrl
 
 POINTER = STORE_NAME
@@ -81,7 +81,7 @@ class TaggedPointer:
     """A pointer as it was read, to be replaced by whoever has read it."""
 
     pointer: VersionPointer
-    etag: str
+    stored: TaggedBytes
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class CampaignStorage:
             tagged = self.objects.read_tagged(POINTER)
         except FileNotFoundError:
             return None
-        return TaggedPointer(parse_stored(VersionPointer, tagged.data, f"{self.url}/{POINTER}"), tagged.etag)
+        return TaggedPointer(parse_stored(VersionPointer, tagged.data, f"{self.url}/{POINTER}"), tagged)
 
     def version_names(self) -> list[str]:
         """Names below ``versions/``, complete or not: one request."""
