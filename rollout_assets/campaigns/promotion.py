@@ -344,8 +344,8 @@ class _Promotion:
         bases = []
         for version in reversed(self.earlier):
             earlier = version.record.splits.get(split, ())
-            there = version.url is not None or (version.path / split).is_dir()
-            if earlier and earlier == shards[: len(earlier)] and there:
+            has_store = split in version.record.splits_with_records
+            if has_store and earlier == shards[: len(earlier)]:
                 bases.append((version, len(earlier)))
         return sorted(bases, key=lambda base: -base[1])
 

@@ -17,6 +17,7 @@ from rollout_assets.campaigns.layout import STORE_NAME, CampaignLayout
 from rollout_assets.campaigns.markers import content_sha256
 from rollout_assets.campaigns.objects.working_copy import fetch_planned_shard
 from rollout_assets.campaigns.versions import PromotedShard, PromotionRecord
+from rollout_assets.files import remove_path
 from rollout_assets.locations.url import Location
 from rollout_assets.rollouts.zarr_store.manifest import read_rollout_store_manifest
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -47,8 +48,21 @@ class TableRows:
 
 def table_rows(
     layout: CampaignLayout, record: PromotionRecord, children: Mapping[str, Location]
+) -> tuple[TableRows, ...]:
+    """The rows of every counted table of every split; ``children`` are its stores by split, where it has one.
+
+    Kept rows that do not add up are forgotten, and all shards are asked again.
+    """
+    rows = tuple(_table_rows(layout, record, children))
+    if all(counted.add_up for counted in rows) or not layout.row_columns.exists():
+        return rows
+    remove_path(layout.row_columns)
+    return tuple(_table_rows(layout, record, children))
+
+
+def _table_rows(
+    layout: CampaignLayout, record: PromotionRecord, children: Mapping[str, Location]
 ) -> Iterator[TableRows]:
-    """The rows of every counted table of every split; ``children`` are its stores by split, where it has one."""
     shards = [shard for of_split in record.splits.values() for shard in of_split]
     counts = rows_of_shards(layout, shards)
     first = 0
