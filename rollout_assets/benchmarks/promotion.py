@@ -1,17 +1,19 @@
 """``bench promotion``: how promotion scales in one run: many shards from the start, and one more on top.
 
 Shards are fake; building them is not measured. The questions: is promotion linear in the shards, what does one more
-cost, does the longer store equal one made from the start, and does a reader of the previous version read on?
+cost, does the longer store equal one made from the start, does a reader of the previous version read on, and what does
+one more tiny shard among hundreds cost until it is promoted and checked?
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
+from rollout_assets.benchmarks.one_more_shard import Stage, measure_one_more
 from rollout_assets.benchmarks.results import Figure
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.config import CampaignConfig, SelectedDepthRetentionConfig, ShardConfig
@@ -40,6 +42,8 @@ class PromotionBenchmark:
     workers_equal: Annotated[bool, Figure("several workers give the same content", goal="yes")]
     equals_from_start: Annotated[bool, Figure("equals promotion from the start", goal="yes")]
     reader_undisturbed: Annotated[bool, Figure("a reader of the previous version reads on", goal="yes")]
+    tiny_shards: Annotated[int, Figure("tiny shards to which one is added")]
+    stages: Annotated[tuple[Stage, ...], Figure("tiny shards, promoted and checked")]
 
     def __str__(self) -> str:
         depth = f"depth {self.depth_px} px" if self.depth_px else "no depth"
@@ -49,6 +53,11 @@ class PromotionBenchmark:
     def ratio(self) -> Annotated[float, Figure("one more, of promoting all", "{:.1%}", "<= 20%")]:
         """Cost of one more shard, as a share of promoting all."""
         return self.seconds_one_more / self.seconds_by_shards[-1][1]
+
+    @property
+    def one_of_many(self) -> Annotated[float, Figure("one more tiny shard, of all, processor", "{:.1%}", "<= 10%")]:
+        """Processor seconds until one more tiny shard is promoted and checked, as a share of those for all."""
+        return sum(stage.one_cpu_s for stage in self.stages) / sum(stage.all_cpu_s for stage in self.stages)
 
     @property
     def speedup(self) -> Annotated[float, Figure("one worker over the most workers, wall", "{:.2f}")]:
@@ -67,14 +76,18 @@ def benchmark_promotion(
     rows_per_shard: int = 4,
     depth_px: int = 64,
     workers: int = 2,
+    tiny_shards: int = 320,
     progress: ProgressSink = SILENT,
 ) -> PromotionBenchmark:
     """Build ``shards`` + 1 fake shards (depth 0: none kept), promote a quarter, a half, all, and one more.
 
-    All are promoted again by one worker and by ``workers``, to see what more of them bring.
+    All are promoted again by one worker and by ``workers``, to see what more of them bring. ``tiny_shards`` of one row
+    are promoted and checked, and then one more.
     """
     with TemporaryDirectory(prefix="promotion-benchmark-") as folder:
-        return _measure(Path(folder), shards, rows_per_shard, depth_px, workers, progress)
+        stages = measure_one_more(Path(folder) / "tiny", tiny_shards, progress)
+        measured = _measure(Path(folder) / "shards", shards, rows_per_shard, depth_px, workers, progress)
+        return replace(measured, tiny_shards=tiny_shards, stages=stages)
 
 
 def _measure(
@@ -122,6 +135,8 @@ def _measure(
         workers_equal=_contents(RolloutZarrStoreReader(by_workers)) == _contents(RolloutZarrStoreReader(from_start)),
         equals_from_start=_contents(longer) == _contents(RolloutZarrStoreReader(from_start)),
         reader_undisturbed=undisturbed,
+        tiny_shards=0,
+        stages=(),
     )
 
 

@@ -33,7 +33,8 @@ UP_TO_DATE = "up_to_date"
 SECOND_OPINION = "second_opinion"
 
 STORE_CHECKS = {
-    STORES_VALID: "The deep validator finds nothing in any child store.",
+    STORES_VALID: "Every file is what promotion validated before it published it. Read are all bytes that the version "
+    "added and a sample of the rest; in the job of the store's checks every byte, and the deep validator looks again.",
     NO_LEAKAGE: "No scene and no mesh is in more than one split.",
     ROWS_ADD_UP: "The promoted rows of every table are the sum of the shards' rows, split by split.",
     UP_TO_DATE: "Nothing on the way is stale: source, plan, config, shards. A warning that says what is, and why.",

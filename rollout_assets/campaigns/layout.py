@@ -10,6 +10,7 @@
                  set_aside/                     what could not be used, moved here whole, with a note why
                  versions/v000002/              a promoted store: a Zarr group with one child store per split
                  inventories/v000002.json       every file of that version with its size, time and digest
+                 full_reads/v000002.json        when every byte of that version was last read, if it was
                  rollouts.zarr -> versions/v000002
                  pin.json                       after a rollback: the version that readers keep until it is lifted
                  reports/train.html             a page per split of the promoted store
@@ -117,6 +118,11 @@ class CampaignLayout:
         return self.root / "columns" / "markers.npz"
 
     @property
+    def row_columns(self) -> Path:
+        """The rows of the tables of finished shards in columns; it can be removed at any time."""
+        return self.root / "columns" / "rows.npz"
+
+    @property
     def replaced_plans(self) -> Path:
         """Plans of earlier configs or sources."""
         return self.root / "plans"
@@ -149,6 +155,10 @@ class CampaignLayout:
     def inventory(self, version: str) -> Path:
         """What every file of one promoted store was."""
         return self.inventories / f"{version}.json"
+
+    def full_read(self, version: str) -> Path:
+        """When every byte of one promoted store was last read."""
+        return self.root / "full_reads" / f"{version}.json"
 
     @property
     def pin(self) -> Path:

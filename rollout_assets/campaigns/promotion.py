@@ -6,9 +6,11 @@ whose shards begin with those of an earlier version is extended from it by hard 
 the start. Everything is built beside, validated, flushed, renamed into ``versions/`` and then made current by replacing
 one link.
 
-Whatever a promotion publishes, or leaves published, it has read: a child that is linked whole is compared with the
-inventory of its version, byte by byte, and a damaged one is built again from its shards. While a rollback keeps readers
-at a version, a promotion that would move them is refused.
+Cost follows what is new. What a promotion writes it has validated before readers get it, new rows deeply, and rows must
+add up. A child that is linked whole is compared with the inventory of its version: documents, sizes, times, and the
+bytes of a sample that every promotion draws anew. When nothing is new at all, every byte is compared. What is damaged
+is built again from its shards. While a rollback keeps readers at a version, a promotion that would move them is
+refused.
 """
 
 from __future__ import annotations
@@ -16,22 +18,26 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial as partial_function
 from itertools import islice
-from os.path import samestat
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
+from rollout_assets.campaigns.claim import refuse_other_campaign
 from rollout_assets.campaigns.inventory import (
+    StagedDigests,
     VersionChecks,
     VersionInventory,
+    note_full_read,
     read_inventory,
     renew_times,
     write_inventory,
 )
 from rollout_assets.campaigns.layout import STORE_NAME, CampaignLayout
+from rollout_assets.campaigns.merging.row_counts import table_rows
+from rollout_assets.campaigns.merging.sample import ReadSample
 from rollout_assets.campaigns.merging.shards import FinishedShard, append_shards, finished_shards
 from rollout_assets.campaigns.objects.publishing import publish_version
 from rollout_assets.campaigns.objects.working_copy import fetch_version, forget_bytes, refresh_versions
@@ -57,8 +63,6 @@ from rollout_assets.files import (
     remove_path,
     rename_path,
     sync_tree,
-    tree_digests,
-    tree_status,
 )
 from rollout_assets.locations.url import Location
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
@@ -102,7 +106,7 @@ class PromotionResult:
     """A promoted version; ``splits`` is empty when the shards were promoted already.
 
     ``moved`` says whether readers get another version than before; ``damaged`` names what was found wrong with earlier
-    versions on the way, and was not used.
+    versions on the way, and was not used. ``sample_seed`` drew what was read of the files that are not new.
     """
 
     version: PromotedVersion
@@ -111,6 +115,7 @@ class PromotionResult:
     left_out: tuple[str, ...]
     moved: bool
     damaged: tuple[str, ...]
+    sample_seed: int
     seconds: float
 
 
@@ -120,6 +125,7 @@ def promote_rollout_campaign(
     partial: bool = False,
     incremental: bool = True,
     workers: int | None = None,
+    sample: ReadSample | None = None,
     invocation: RolloutStoreInvocation | None = None,
     on_step: OnStep = ignore_step,
     progress: ProgressSink = SILENT,
@@ -129,11 +135,13 @@ def promote_rollout_campaign(
     Unfinished shards refuse promotion with their reasons, unless ``partial`` leaves them out; a scene or mesh in two
     splits always refuses it, and so does the pin of a rollback if readers would be moved. Promoting the same shards
     again changes nothing, unless what is there is damaged. More than one of ``workers``, of which the campaign says how
-    many if nobody else does, merge shards in fresh processes, and give the same files. ``on_step`` is called at named
-    points, for tests that kill a promotion there.
+    many if nobody else does, merge shards in fresh processes, and give the same files. ``sample`` says what is read of
+    the files that are not new; without it a seed is drawn. ``on_step`` is called at named points, for tests that kill a
+    promotion there.
     """
     count = config.automation.promotion_workers if workers is None else workers
-    promote = partial_function(_promote, config, partial, incremental, count, invocation, on_step, progress)
+    sample = sample or ReadSample.new()
+    promote = partial_function(_promote, config, partial, incremental, count, sample, invocation, on_step, progress)
     for _ in range(_TRIES - 1):
         with suppress(PointerMoved):  # by another machine: look again at what is there now
             return promote()
@@ -145,6 +153,7 @@ def _promote(
     partial: bool,
     incremental: bool,
     workers: int,
+    sample: ReadSample,
     invocation: RolloutStoreInvocation | None,
     on_step: OnStep,
     progress: ProgressSink,
@@ -154,9 +163,10 @@ def _promote(
     entries = read_rollout_shard_manifest(config)
     for number in islice(entries.config_changes(config), 1):
         refuse_config_drift(entries[number], config)
-    checks = VersionChecks(layout)
+    checks = VersionChecks(layout, sample)
     with file_lock(layout.lock(PROMOTION_LOCK), str(layout.promoted)):
         before = refresh_versions(layout)
+        refuse_other_campaign(config)
         for leftover in layout.attempts(PROMOTION_LOCK):
             remove_path(leftover)
         shards, left_out = finished_shards(config, entries, partial)
@@ -171,16 +181,20 @@ def _promote(
         if moved:
             _refuse_pinned(layout, checks)
         if version is None:
-            job = _Promotion(config, layout, versions, checks, workers, invocation, on_step, progress)
+            name = reserved_version_name(layout)
+            digests = StagedDigests(layout)
+            job = _Promotion(config, layout, name, versions, checks, workers, invocation, on_step, progress, digests)
             version, splits = job.run(shards, record)
         else:
             renew_times(layout, version.name)
+            if layout.url is None:
+                note_full_read(layout, version.name)
         if moved:
             make_current(layout, version.name, on_step, before)
             forget_bytes(layout, version.name)
     current = replace(version, is_current=True)
     return PromotionResult(
-        current, layout.store_location, splits, left_out, moved, checks.damaged, perf_counter() - began
+        current, layout.store_location, splits, left_out, moved, checks.damaged, sample.seed, perf_counter() - began
     )
 
 
@@ -217,13 +231,14 @@ class _Promotion:
 
     config: CampaignConfig
     layout: CampaignLayout
+    name: str
     earlier: Sequence[PromotedVersion]
     checks: VersionChecks
     workers: int
     invocation: RolloutStoreInvocation | None
     on_step: OnStep
     progress: ProgressSink
-    digests: dict[str, SizeAndDigest] = field(default_factory=dict)
+    digests: StagedDigests
 
     def run(
         self, shards: Sequence[FinishedShard], record: PromotionRecord
@@ -232,7 +247,7 @@ class _Promotion:
         self.layout.staging.mkdir(parents=True, exist_ok=True)
         self.layout.versions.mkdir(exist_ok=True)
         staged = self.layout.new_attempt(PROMOTION_LOCK)
-        final = self.layout.versions / reserved_version_name(self.layout)
+        final = self.layout.versions / self.name
         try:
             self.on_step("temp/before")
             staged.mkdir()
@@ -241,6 +256,7 @@ class _Promotion:
                 self._child(staged / split, [shard for shard in shards if shard.split == split])
                 for split in record.splits
             )
+            self._refuse_lost_rows(staged, record)
             self.on_step("record/before")
             write_record(staged, record)
             self.on_step("record/after")
@@ -248,24 +264,26 @@ class _Promotion:
             sync_tree(staged)
             self.on_step("fsync/after")
             self.on_step("inventory/before")
-            inventory = VersionInventory.take(staged, tree_digests(staged, self.digests))
+            inventory = self.digests.inventory(staged)
             write_inventory(self.layout, final.name, inventory)
             self.on_step("inventory/after")
             self.on_step("rename/before")
             rename_path(staged, final)
             self.on_step("rename/after")
-            self._publish(final.name, inventory)
+            if all(split.how in ("built", "empty") for split in splits):
+                note_full_read(self.layout, final.name)
+            self._publish(inventory)
         except BaseException:
             remove_path(staged)
             raise
         url = None if self.layout.url is None else self.layout.url / "versions" / final.name
         return PromotedVersion(int(final.name[1:]), final, record, False, url), splits
 
-    def _publish(self, name: str, inventory: VersionInventory) -> None:
+    def _publish(self, inventory: VersionInventory) -> None:
         """Publish the version to object storage, if the campaign lies there."""
         if self.layout.url is not None:
             earlier = {version.name: self._sound_files(version.name) for version in reversed(self.earlier)}
-            publish_version(self.layout, name, earlier, inventory.digests, self.on_step)
+            publish_version(self.layout, self.name, earlier, inventory.digests, self.on_step)
 
     def _sound_files(self, version: str) -> dict[str, SizeAndDigest]:
         """Size and digest of the files of an earlier version, but for those of a damaged split."""
@@ -292,8 +310,9 @@ class _Promotion:
         for version, shared in self._bases(child.name, tuple(shard.promoted for shard in shards)):
             whole = shared == len(shards)
             self._fetch(version, child.name)
-            sound = self.checks.is_sound(version.name, child.name, deep=whole and version.url is None)
-            if sound and self._grow(child, shards, shared, version):
+            if self.checks.is_sound(version.name, child.name, deep=False) and self._grow(
+                child, shards, shared, version
+            ):
                 return "linked" if whole else "extended", shared
         return None
 
@@ -308,7 +327,7 @@ class _Promotion:
         try:
             if shared == len(shards):
                 link_tree(version.path / child.name, child)
-                self._note_linked(child, version)
+                self.digests.note_linked(child, version.name)
             else:
                 self._write(child, shards, shared, version)
             return True
@@ -325,8 +344,8 @@ class _Promotion:
         bases = []
         for version in reversed(self.earlier):
             earlier = version.record.splits.get(split, ())
-            there = version.url is not None or (version.path / split).is_dir()
-            if earlier and earlier == shards[: len(earlier)] and there:
+            has_store = split in version.record.splits_with_records
+            if has_store and earlier == shards[: len(earlier)]:
                 bases.append((version, len(earlier)))
         return sorted(bases, key=lambda base: -base[1])
 
@@ -336,10 +355,12 @@ class _Promotion:
         def report(done: int, note: str) -> None:
             self.progress(ProgressEvent(f"promote {split}", done, len(shards), note, "shards"))
 
+        old_steps = 0
         with self._writer(child, shards) as writer:
             if base is not None:
                 report(shared, "reading the last version")
                 writer.resume(RolloutZarrStoreReader(base.path / split))
+                old_steps = writer.counts.steps
             self.on_step(f"{split}/resumed")
             append_shards(
                 self.config,
@@ -352,28 +373,25 @@ class _Promotion:
             self.on_step(f"{split}/appended")
             writer.finish()
         if base is not None:
-            self._note_linked(child, base)
-        self._note_written(child)
+            self.digests.note_linked(child, base.name)
+        self.digests.note_written(child)
         self.on_step(f"{split}/validate")
         # Extending hashed every old row on the way, so a deep pass would only read them a second time.
-        validate_rollout_zarr_store(child, deep=base is None, profile="own").raise_if_wrong()
+        result = validate_rollout_zarr_store(child, deep=True, profile="own", deep_from_step=old_steps)
+        self._refuse(f"{split} is not a valid store", result.errors)
 
-    def _note_linked(self, child: Path, version: PromotedVersion) -> None:
-        """Take over the digests of the files that a child shares with an earlier one; both were compared with them."""
-        inventory = read_inventory(self.layout, version.name)
-        if inventory is None:
-            return
-        here, there = tree_status(child), tree_status(version.path / child.name)
-        for path, (size, digest) in inventory.digests.items():
-            name = path.removeprefix(f"{child.name}/")
-            if path != name and name in here and name in there and samestat(here[name], there[name]):
-                self.digests[path] = size, digest
+    def _refuse_lost_rows(self, staged: Path, record: PromotionRecord) -> None:
+        """Raise ``StoreError`` unless the rows of every table are the sum of the shards' rows."""
+        children = {split: staged / split for split in record.splits_with_records}
+        wrong = [str(rows) for rows in table_rows(self.layout, record, children) if not rows.add_up]
+        self._refuse("rows are lost or doubled", wrong)
 
-    def _note_written(self, child: Path) -> None:
-        """Hash what was written, before it is validated: a later change is found by one of the two."""
-        prefix = f"{child.name}/"
-        known = {path.removeprefix(prefix): fact for path, fact in self.digests.items() if path.startswith(prefix)}
-        self.digests.update({f"{prefix}{path}": fact for path, fact in tree_digests(child, known).items()})
+    def _refuse(self, what: str, problems: Sequence[str]) -> None:
+        """Raise ``StoreError`` if there is a problem with what was built, which is then never published."""
+        if problems:
+            remedy = "'rollout-assets campaign promote --anew' builds it from all shards"
+            listed = "".join(f"\n  - {problem}" for problem in problems)
+            raise StoreError(f"{self.name}: {what}; it is not published, and readers keep theirs; {remedy}{listed}")
 
     def _writer(self, child: Path, shards: Sequence[FinishedShard]) -> RolloutZarrStoreExtender:
         made_of = {"split": child.name, "shards": [shard.promoted.model_dump(mode="json") for shard in shards]}

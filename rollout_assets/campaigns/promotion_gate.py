@@ -1,21 +1,32 @@
 """The gate before promotion: every planned shard must be validated, and must still be what was validated.
 
-The caller says which version of each shard was validated; Dagster's instance records it.
+The caller says which version of each shard was validated; Dagster's instance records it. Every byte is read of the
+shards that are new to the promoted store. Those that it already holds are compared by their markers, manifests and
+times, and a few of them, drawn at random, are read too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.integrity import shard_damage
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.markers import owner_if_finished, validated_version
+from rollout_assets.campaigns.merging.sample import ReadSample
 from rollout_assets.campaigns.objects.working_copy import refresh_shards
 from rollout_assets.campaigns.plan_entry import PlannedShards, RolloutShardEntry, shard_id_of
 from rollout_assets.campaigns.shard import shard_problems
+from rollout_assets.campaigns.versions import current_version
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import PromotionRefused
+from rollout_assets.errors import PromotionRefused, RolloutAssetsError
+from rollout_assets.progress import ProgressSink
+from rollout_assets.workers import run_tasks
+
+WORTH_A_WORKER = 64
+"""Shards to read from which on processes beside this one are started; each takes a second or two to start."""
 
 
 def version_on_disk(layout: CampaignLayout, entry: RolloutShardEntry) -> str | None:
@@ -64,21 +75,78 @@ def _surveyed_version(layout: CampaignLayout, survey: CampaignSurvey, number: in
     return version_on_disk(layout, survey.planned[number])
 
 
-def refuse_unvalidated(config: CampaignConfig, validated: Mapping[str, str]) -> None:
-    """Raise ``PromotionRefused`` with every reason, after every byte of every shard was read by this process."""
-    reasons = list(_reasons(config, validated))
+def refuse_unvalidated(
+    config: CampaignConfig,
+    validated: Mapping[str, str],
+    sample: ReadSample | None = None,
+    workers: int | None = None,
+) -> None:
+    """Raise ``PromotionRefused`` with every reason, after every byte of every new shard was read.
+
+    ``sample`` says which of the others are read; ``workers`` is by default as many as the campaign promotes with.
+    """
+    count = config.automation.promotion_workers if workers is None else workers
+    reasons = list(_reasons(config, validated, sample or ReadSample.new(), count))
     if reasons:
         raise PromotionRefused(CampaignLayout.of(config).place, reasons)
 
 
-def _reasons(config: CampaignConfig, validated: Mapping[str, str]) -> Iterator[str]:
+def _reasons(config: CampaignConfig, validated: Mapping[str, str], sample: ReadSample, workers: int) -> Iterator[str]:
     layout, survey = CampaignLayout.of(config), CampaignSurvey.of(config)
     unvalidated = set(unvalidated_numbers(config, survey, validated))
+    damaged = damage_of_shards(layout, numbers_to_read(config, survey, sample), workers)
     for number, current in enumerate(survey.current().tolist()):
         shard_dir = layout.shard(shard_id_of(number))
         problems = () if current else shard_problems(shard_dir, survey.planned[number], None, deep=False)
-        problems = problems or shard_damage(shard_dir)
+        problems = problems or damaged.get(number, ())
         if problems:
             yield f"{shard_dir.name}: {'; '.join(problems)}; materialize rollout_shards of this partition again"
         elif number in unvalidated:
             yield f"{shard_dir.name}: not validated; materialize it up to validated_shards"
+
+
+def numbers_to_read(config: CampaignConfig, survey: CampaignSurvey, sample: ReadSample) -> list[int]:
+    """Built shards of which every byte is read: those that the promoted store does not hold as they are, and a sample.
+
+    One whose markers tell of a problem is among them.
+    """
+    promoted = _promoted_contents(config)
+    built = {number for number in range(len(survey.planned)) if shard_id_of(number) in survey.folders.built}
+    held = {
+        number
+        for number in built
+        if number in survey.finished
+        and promoted.get(shard_id_of(number)) == (survey.planned.columns.sha256[number], survey.content(number))
+    }
+    sizes = survey.finished.by_shard("bytes")
+    drawn = sample.shards({shard_id_of(number): sizes[number] for number in held})
+    return sorted((built - held) | {number for number in held if shard_id_of(number) in drawn})
+
+
+def _promoted_contents(config: CampaignConfig) -> dict[str, tuple[str, str | None]]:
+    """Shard -> entry and content with which readers get it; nothing if no version can be read."""
+    try:
+        record = current_version(config).record
+    except RolloutAssetsError:
+        return {}
+    shards = (shard for of_split in record.splits.values() for shard in of_split)
+    return {shard.shard_id: (shard.entry_sha256, shard.content_sha256) for shard in shards}
+
+
+def damage_of_shards(layout: CampaignLayout, numbers: Sequence[int], workers: int) -> dict[int, tuple[str, ...]]:
+    """What is wrong with the bytes of some shards, for those with anything wrong; read side by side if there are many.
+
+    This process remembers what it has read, and does not read it again before it changes; others do not.
+    """
+    count = min(workers, len(numbers) // WORTH_A_WORKER)
+    shares = {str(start): numbers[start::count] for start in range(count)} if count > 1 else {"0": numbers}
+    found = run_tasks(partial(_share_reader, layout.shards), shares, count)
+    return {number: problems for share in found.values() for number, problems in share.items()}
+
+
+def _share_reader(shards: Path) -> Callable[[Sequence[int], ProgressSink], dict[int, tuple[str, ...]]]:
+    def read(numbers: Sequence[int], _progress: ProgressSink) -> dict[int, tuple[str, ...]]:
+        damaged = {number: shard_damage(shards / shard_id_of(number)) for number in numbers}
+        return {number: problems for number, problems in damaged.items() if problems}
+
+    return read

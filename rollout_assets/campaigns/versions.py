@@ -364,6 +364,7 @@ def _remove_version(layout: CampaignLayout, path: Path) -> None:
     layout.staging.mkdir(exist_ok=True)
     leaving = layout.new_attempt(PROMOTION_LOCK)
     rename_path(path, leaving)  # first out of sight, so that no half version can ever be opened
+    remove_path(layout.full_read(path.name))
     if next_version_name(layout) != version_name(_number(path.name) + 1):  # the last inventory keeps the number taken
         remove_path(layout.inventory(path.name))
     remove_path(leaving)

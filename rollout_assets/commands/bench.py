@@ -75,10 +75,11 @@ def learning(
 def promotion(
     shards: Annotated[int, typer.Option(help="Shards to promote before one more is added.", min=4)] = 50,
     workers: Annotated[int, typer.Option(help="Worker processes to compare with one.", min=1)] = 2,
+    tiny_shards: Annotated[int, typer.Option(help="Tiny shards to promote and check, then one more.", min=1)] = 320,
     as_json: AsJson = False,
 ) -> None:
     """What promoting shards costs, what one more costs, and what several workers bring."""
-    _run("promotion.benchmark_promotion", as_json, shards=shards, workers=workers)
+    _run("promotion.benchmark_promotion", as_json, shards=shards, workers=workers, tiny_shards=tiny_shards)
 
 
 @app.command()

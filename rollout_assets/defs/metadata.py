@@ -23,9 +23,6 @@ Metadata = dict[str, Any]
 SHOWN_ROWS = 25
 """Rows that a table in the UI holds; the store has them all."""
 
-COUNTED_TABLES = ("sources", "targets", "rollouts", "steps", "candidates")
-"""Tables whose rows are shown per split and compared between shards and promoted store."""
-
 DATA_VERSION_DIGITS = 16
 """Hexadecimal digits of a data version, enough to tell versions apart and short enough for the UI."""
 

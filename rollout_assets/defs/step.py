@@ -31,6 +31,7 @@ class CampaignStep:
     instance: dg.DagsterInstance
     log: Any
     partition: str | None = None
+    job: str = ""
 
     @classmethod
     def of_run(
@@ -39,7 +40,7 @@ class CampaignStep:
         """The step behind the context of an asset or a check."""
         resource: CampaignResource = getattr(context.resources, keys.resource_key)
         partition = context.partition_key if context.has_partition_key else None
-        return cls(keys, resource.load(), context.instance, context.log, partition)
+        return cls(keys, resource.load(), context.instance, context.log, partition, context.run.job_name)
 
     @classmethod
     def of_tick(

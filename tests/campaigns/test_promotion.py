@@ -380,7 +380,8 @@ def one_row_a_shard(small_store, tmp_path_factory):
 
 @pytest.mark.ci
 def test_the_benchmark_reports_what_it_measured():
-    result = benchmark_promotion(shards=4, rows_per_shard=1, depth_px=8)
+    result = benchmark_promotion(shards=4, rows_per_shard=1, depth_px=8, tiny_shards=2)
+    assert [stage.what for stage in result.stages] == ["gate", "promotion", "checks"] and result.one_of_many > 0
     assert result.equals_from_start and result.reader_undisturbed
     assert [count for count, _ in result.seconds_by_shards] == [1, 2, 4] and result.ratio > 0
     assert render(result).renderables

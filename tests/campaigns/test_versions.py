@@ -310,6 +310,21 @@ def test_another_campaign_is_refused_in_the_same_folder_by_name(campaign):
     assert edited.plan().replaced is not None, "an edited campaign is the same one"
 
 
+def test_a_folder_that_lost_its_claim_belongs_to_the_campaign_of_its_promoted_store(campaign):
+    root = campaign.config.shards.output_dir
+    (root / "campaign.json").unlink()
+    other = fake_campaign(root, ROWS, name="other")
+    for refused in (other.plan, lambda: promote_rollout_campaign(other.config)):
+        with pytest.raises(CampaignError, match="readers get the store of campaign 'made-up' from there, and this is"):
+            refused()
+    assert not (root / "campaign.json").exists()
+    campaign.plan()
+    claim = json.loads((root / "campaign.json").read_bytes())
+    assert claim["campaign"] == "made-up"
+    (root / "campaign.json").write_text(json.dumps(claim | {"campaign": "other"}))
+    assert other.plan().new == 0, "a renamed campaign whose new name is in the claim goes on"
+
+
 def test_of_two_campaigns_that_plan_at_once_one_gets_the_folder(tmp_path):
     campaigns = [fake_campaign(tmp_path, ROWS, name=f"racer-{number}") for number in range(6)]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dagster as dg
 
+from rollout_assets.campaigns.merging.row_counts import COUNTED_TABLES
+from rollout_assets.campaigns.merging.sample import ReadSample
 from rollout_assets.campaigns.promotion import PromotionResult, promote_rollout_campaign
 from rollout_assets.campaigns.promotion_gate import refuse_unvalidated
 from rollout_assets.campaigns.versions import PromotionRecord
-from rollout_assets.defs.metadata import COUNTED_TABLES, Metadata, config_hashes, data_version, store_metadata, table
+from rollout_assets.defs.metadata import Metadata, config_hashes, data_version, store_metadata, table
 from rollout_assets.defs.records import validated_versions
 from rollout_assets.defs.step import CampaignStep, LogProgress
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -15,8 +17,11 @@ from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 def rollouts_zarr(step: CampaignStep) -> dg.MaterializeResult[None]:
     """Promote all validated shards."""
-    refuse_unvalidated(step.config, validated_versions(step.instance, step.keys))
-    result = promote_rollout_campaign(step.config, invocation=step.invocation(), progress=LogProgress(step.log))
+    sample = ReadSample.new()
+    refuse_unvalidated(step.config, validated_versions(step.instance, step.keys), sample)
+    result = promote_rollout_campaign(
+        step.config, sample=sample, invocation=step.invocation(), progress=LogProgress(step.log)
+    )
     return dg.MaterializeResult(
         metadata=_promotion_metadata(step, result),
         data_version=dg.DataVersion(store_data_version(result.version.record)),
@@ -44,6 +49,7 @@ def _promotion_metadata(step: CampaignStep, result: PromotionResult) -> Metadata
         "rows_by_split": table([_row_counts(reader) for reader in readers]),
         "made": table(made or [{"split": name, "made": "was there", "new_shards": 0} for name in splits]),
         "damaged": "; ".join(result.damaged),
+        "sample_seed": result.sample_seed,
         "seconds": round(result.seconds, 3),
         "bytes": sum(size for reader in readers for size in reader.files.sizes().values()),
         **store_metadata(readers),

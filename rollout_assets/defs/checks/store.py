@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import dagster as dg
 import polars as pl
 
 from rollout_assets.campaigns.check_names import NO_LEAKAGE, ROWS_ADD_UP, SECOND_OPINION, STORES_VALID, UP_TO_DATE
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
-from rollout_assets.campaigns.integrity import open_shard
+from rollout_assets.campaigns.inventory import check_version, last_full_read, written_files
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.leakage import leaks_among
+from rollout_assets.campaigns.merging.row_counts import table_rows
+from rollout_assets.campaigns.merging.sample import ReadSample
 from rollout_assets.campaigns.objects.publishing import publish_folder
 from rollout_assets.campaigns.pin import read_pin
 from rollout_assets.campaigns.plan_entry import shard_id_of
 from rollout_assets.campaigns.staleness import stale_parts
-from rollout_assets.campaigns.versions import PromotedShard, PromotedVersion, current_name, current_version
+from rollout_assets.campaigns.versions import PromotedVersion, current_name, current_version
 from rollout_assets.config import CampaignConfig
 from rollout_assets.defs.checks.verdict import verdict
-from rollout_assets.defs.metadata import COUNTED_TABLES, evidence, findings_table, frame_table, table
+from rollout_assets.defs.keys import STORE_CHECKS as STORE_CHECKS_JOB
+from rollout_assets.defs.metadata import evidence, frame_table, table
 from rollout_assets.defs.step import CampaignStep
+from rollout_assets.errors import StoreDamaged
 from rollout_assets.inspection.second_opinion import SecondOpinion, second_opinion
 from rollout_assets.inspection.stored_opinion import publish_opinion
 from rollout_assets.locations.url import Location
@@ -32,24 +37,62 @@ SECONDS_PER_SPLIT = 60.0
 """Time after which no further label of a split is measured again; the result says how many were left out."""
 
 
+HEALS = "'rollout-assets campaign promote', or the job that promotes, builds it again from its shards"
+"""The way out of a damaged version."""
+
+
 def promoted_store(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
     """All checks but the slow second opinion."""
     version = current_version(step.config)
-    yield _stores_valid(version)
-    yield _no_leakage(step.config, version)
-    yield _rows_add_up(step.config, version)
+    yield stores_valid(step.config, version, deep=step.job == step.keys.job(STORE_CHECKS_JOB))
+    yield no_leakage(step.config, version)
+    yield rows_add_up(step.config, version)
     yield _up_to_date(step)
 
 
-def _stores_valid(version: PromotedVersion) -> dg.AssetCheckResult:
-    results = {child.name: validate_rollout_zarr_store(child, deep=True, profile="own") for child in version.children}
-    findings = [finding for result in results.values() for finding in result.findings]
-    splits = table([{"split": name, "findings": len(result.findings)} for name, result in results.items()])
-    metadata = {"version": version.name, "splits": splits, **evidence(findings_table(findings))}
-    return verdict(STORES_VALID, not findings, metadata)
+def stores_valid(config: CampaignConfig, version: PromotedVersion, *, deep: bool) -> dg.AssetCheckResult:
+    """Compare a version with its inventory; if ``deep``, read every byte and let the validator look at every store.
+
+    The inventory was taken of the very bytes that the validator read before they were published.
+    """
+    layout, sample = CampaignLayout.of(config), ReadSample.new()
+    check = check_version(
+        layout, version.name, deep=deep, sample=sample, written=() if deep else written_files(layout, version.name)
+    )
+    damage = [{"version": version.name, **vars(file), "to go on": HEALS} for file in check.damage]
+    if not check.comparable:
+        damage.append({"version": version.name, "problem": check.problems[0], "to go on": HEALS})
+    findings = list(_findings(version)) if deep else []
+    full_read = last_full_read(layout, version.name) or "never: the job of the store's checks does it"
+    metadata = {
+        "version": version.name,
+        "bytes_read": check.bytes_read,
+        "bytes": check.bytes_published,
+        "sample_seed": sample.seed,
+        "last_full_read": full_read,
+        **evidence(table(damage or findings)),
+    }
+    return verdict(STORES_VALID, not damage and not findings, metadata)
 
 
-def _no_leakage(config: CampaignConfig, version: PromotedVersion) -> dg.AssetCheckResult:
+def _findings(version: PromotedVersion) -> Iterator[dict[str, Any]]:
+    """What the deep validator finds in any child."""
+    for child in version.children:
+        for finding in validate_rollout_zarr_store(child, deep=True, profile="own").findings:
+            yield {"version": version.name, "split": child.name, **vars(finding), "to go on": HEALS}
+
+
+@contextmanager
+def _naming(version: PromotedVersion, split: str) -> Iterator[None]:
+    """Let damage that is met on the way name the version and the split that it is in, and the way out."""
+    try:
+        yield
+    except StoreDamaged as error:
+        raise StoreDamaged(f"{version.name} {split} {error.where}", f"{error.problem}; {HEALS}") from error
+
+
+def no_leakage(config: CampaignConfig, version: PromotedVersion) -> dg.AssetCheckResult:
+    """Look for scenes and meshes in more than one split, by the columns of plan and markers."""
     layout = CampaignLayout.of(config)
     survey, promoted = CampaignSurvey.of(config), set(version.shard_ids)
     numbers = [number for number in range(len(survey.planned)) if shard_id_of(number) in promoted]
@@ -61,26 +104,13 @@ def _no_leakage(config: CampaignConfig, version: PromotedVersion) -> dg.AssetChe
     return verdict(NO_LEAKAGE, not leaks, metadata)
 
 
-def _rows_add_up(config: CampaignConfig, version: PromotedVersion) -> dg.AssetCheckResult:
-    rows = []
+def rows_add_up(config: CampaignConfig, version: PromotedVersion) -> dg.AssetCheckResult:
+    """Compare the rows of a version with those of its shards, which are kept in columns."""
     children = {child.name: child for child in version.children}
-    for split, shards in version.record.splits.items():
-        expected = _rows_of_shards(config, shards)
-        promoted = RolloutZarrStoreReader(children[split]) if split in children else None
-        for name in COUNTED_TABLES:
-            count = promoted.num_rows(name) if promoted is not None else 0
-            rows.append({"split": split, "table": name, "shards": expected[name], "promoted": count})
+    with _naming(version, ", ".join(children)):
+        rows = [vars(counted) for counted in table_rows(CampaignLayout.of(config), version.record, children)]
     wrong = [row for row in rows if row["shards"] != row["promoted"]]
     return verdict(ROWS_ADD_UP, not wrong, {"rows": table(rows), **evidence(table(wrong))})
-
-
-def _rows_of_shards(config: CampaignConfig, shards: tuple[PromotedShard, ...]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for shard in shards:
-        reader = open_shard(config, shard.shard_id)
-        if reader is not None:
-            counts.update({name: reader.num_rows(name) for name in COUNTED_TABLES})
-    return counts
 
 
 def _up_to_date(step: CampaignStep) -> dg.AssetCheckResult:
@@ -98,7 +128,10 @@ def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
     What was measured is kept beside the reports, for the pages that are written after this check.
     """
     version = current_version(step.config)
-    opinions = {child.name: _opinion(step, child, version.number) for child in version.children}
+    opinions = {}
+    for child in version.children:
+        with _naming(version, child.name):
+            opinions[child.name] = _opinion(step, child, version.number)
     wrong = _by_split(opinions, "findings")
     metadata = {
         "candidates": sum(opinion.candidates for opinion in opinions.values()),

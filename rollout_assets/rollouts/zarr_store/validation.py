@@ -106,21 +106,23 @@ class RolloutZarrValidationResult:
 
 
 def validate_rollout_zarr_store(
-    store_dir: StoreLocation, *, deep: bool = False, profile: Profile | None = None
+    store_dir: StoreLocation, *, deep: bool = False, profile: Profile | None = None, deep_from_step: int = 0
 ) -> RolloutZarrValidationResult:
     """Validate a standalone rollout replay store and return all discovered errors.
 
     A store that is damaged, even beyond opening, is reported; only a location that does not exist is a ``StoreError``.
     One of another schema or version has that one finding. ``profile`` is by default that of who wrote the store.
+    A store that was extended may be held deeply from its first new step on, ``deep_from_step``; content digests, which
+    are over all rows, are then left to whoever extended it.
     """
-    return validate_files(open_files(store_dir)[0], str(store_dir), deep, profile)
+    return validate_files(open_files(store_dir)[0], str(store_dir), deep, profile, deep_from_step)
 
 
 def validate_files(
-    files: StoreFiles, location: str, deep: bool, profile: Profile | None = None
+    files: StoreFiles, location: str, deep: bool, profile: Profile | None = None, deep_from_step: int = 0
 ) -> RolloutZarrValidationResult:
     """Validate a store that is already open."""
-    store = StoreUnderCheck(files, deep, profile)
+    store = StoreUnderCheck(files, deep, profile, deep_from_step)
     findings = _other_schema(store)
     is_read = not findings
     if is_read:

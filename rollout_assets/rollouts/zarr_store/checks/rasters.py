@@ -33,7 +33,7 @@ def depth_rasters(store: StoreUnderCheck) -> Findings:
     near, far = _depth_range(store)
     lowest, highest = max(_bits(near), np.uint16(1)), _bits(far)
     views = _Views(store)
-    for start in range(0, len(selected), _IMAGES):
+    for start in range(store.deep_from_step, len(selected), _IMAGES):
         depth = store.read(SELECTED_DEPTH.path("depth_m"), start, start + _IMAGES)
         valid = store.read(SELECTED_DEPTH.path("valid_mask"), start, start + _IMAGES)
         bits = depth.view(np.uint16)

@@ -181,7 +181,9 @@ def poses_as_drawn(block: Block) -> Findings:
     campaign, width = block.store.campaign, block.width
     if campaign is None or width is None or not block.store.deep:
         return
-    distinct = np.unique(_first_states(block))
+    distinct = np.unique(_first_states(block)[max(block.store.deep_from_step - block.start, 0) :])
+    if not len(distinct):
+        return
     draws = [rng.random((width, DRAWS_PER_CANDIDATE)) for rng in _generators(block, distinct)]
     config = campaign.candidates
     states = _states(block, distinct)

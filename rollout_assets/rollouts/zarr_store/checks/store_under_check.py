@@ -54,11 +54,15 @@ from rollout_assets.rollouts.zarr_store.training_view import ROLLOUT_COLUMNS, ST
 
 
 class StoreUnderCheck:
-    """A store being validated, held to a profile; by default to the one of who wrote it."""
+    """A store being validated, held to a profile; by default to the one of who wrote it.
 
-    def __init__(self, files: StoreFiles, deep: bool, profile: Profile | None = None) -> None:
+    Of a ``deep`` validation only what belongs to steps from ``deep_from_step`` on is held deeply.
+    """
+
+    def __init__(self, files: StoreFiles, deep: bool, profile: Profile | None = None, deep_from_step: int = 0) -> None:
         self.files = files
         self.deep = deep
+        self.deep_from_step = deep_from_step
         self._profile = profile
         self.sizes = files.sizes()
         self.damaged: set[str] = set()
