@@ -126,9 +126,12 @@ def intersection_volume(a: OrientedBoxes, b: OrientedBoxes) -> Float64:
     if near.any():
         corners_a = _corners64(a[near], origin[near])
         corners_b = _corners64(b[near], origin[near])
-        planes_a, planes_b = _planes(corners_a), _planes(corners_b)
-        cones = _cones(corners_a, planes_a, planes_b, _COPLANAR_M) + _cones(corners_b, planes_b, planes_a, -_COPLANAR_M)
-        volume[near] = np.maximum(cones, 0.0)
+        both = np.concatenate([corners_a, corners_b])
+        normals, offsets = _planes(both)
+        others = np.roll(np.arange(len(normals)), len(corners_a))  # of each box of both sets the one it is paired with
+        keep_m = np.repeat([_COPLANAR_M, -_COPLANAR_M], len(corners_a))
+        cones = _cones(both, (normals, offsets), (normals[others], offsets[others]), keep_m).reshape(2, -1)
+        volume[near] = np.maximum(cones[0] + cones[1], 0.0)
     return volume
 
 
@@ -168,21 +171,21 @@ def _planes(corners: Float64) -> tuple[Float64, Float64]:
     return normal, np.einsum("nfk,nfk->nf", normal, quads[:, :, 0])
 
 
-def _cones(corners: Float64, own: tuple[Float64, Float64], other: tuple[Float64, Float64], keep_m: float) -> Float64:
+def _cones(corners: Float64, own: tuple[Float64, Float64], other: tuple[Float64, Float64], keep_m: Float64) -> Float64:
     """Signed volume between the origin and those parts of each box's faces that lie inside the other box: (n,).
 
-    ``keep_m`` decides a face that lies on a face of the other box and looks the same way; one that looks the other way
-    only touches it and goes.
+    keep_m: (n,) decides a face that lies on a face of the other box and looks the same way; one that looks the other
+    way only touches it and goes.
     """
     n = len(corners)
     polygons = np.zeros((n * 6, 10, 3))
     polygons[:, :4] = corners[:, _FACES].reshape(n * 6, 4, 3)
-    counts = np.full(n * 6, 4)
+    counts, kept_m = np.full(n * 6, 4), np.repeat(keep_m, 6)
     for face in range(6):
         normal = np.repeat(other[0][:, face], 6, axis=0)
         offset = np.repeat(other[1][:, face], 6)
         same_side = np.einsum("pc,pc->p", normal, own[0].reshape(-1, 3)) > 0
-        polygons, counts = _clip(polygons, counts, normal, offset + np.where(same_side, keep_m, -_COPLANAR_M))
+        polygons, counts = _clip(polygons, counts, normal, offset + np.where(same_side, kept_m, -_COPLANAR_M))
     fan = np.cross(polygons, np.roll(polygons, -1, axis=1))
     doubled_area = np.einsum("pkc,pc->p", fan, own[0].reshape(-1, 3))
     return (doubled_area * own[1].reshape(-1)).reshape(n, 6).sum(axis=1) / 6.0

@@ -60,8 +60,7 @@ def _clipped(scene: OracleScene, box: OrientedBoxes, config: OracleConfig) -> Su
     reach = np.abs(turn) @ half * (1.0 + 1e-6) + 1e-6  # of the box along the axes of the world
     near = scene.faces[touching_box(scene.vertices - centre.astype(np.float32), scene.faces, reach + 1e-3)]
     local = (scene.vertices[near.reshape(-1)].astype(np.float64) - centre) @ turn
-    corners = np.arange(len(local), dtype=np.int32).reshape(-1, 3)
-    clipped, source = clip_to_box(local[corners[touching_box(local, corners, half)]], half)
+    clipped, source = clip_to_box(local.reshape(-1, 3, 3), half)
     samples = lattice_samples(clipped, sample_pitch_m(half, config.surface_samples))
     if not len(samples.points):
         return None

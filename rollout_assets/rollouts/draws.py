@@ -41,18 +41,26 @@ def inclusion_probabilities(p: Float64, count: int) -> Float64:
 
 def _fewer_others(silent: Float64, rung: Float64, count: int) -> Float64:
     """(n, times) probability that fewer than ``count`` of the other rows have rung; both arguments: (n, times)."""
-    before = _rung_counts(silent, rung, count)[:-1]
-    after = _rung_counts(silent[::-1], rung[::-1], count)[-2::-1]
+    both_ways = _rung_counts(np.stack([silent, silent[::-1]], 1), np.stack([rung, rung[::-1]], 1), count)
+    before, after = both_ways[:-1, 0], both_ways[-2::-1, 1]
     return (before * np.cumsum(after, axis=1)[:, ::-1]).sum(axis=1)
 
 
 def _rung_counts(silent: Float64, rung: Float64, count: int) -> Float64:
-    """(n + 1, count, times): [i, c] is the probability that exactly c of the first i rows have rung."""
-    exactly = np.zeros((len(rung) + 1, count, rung.shape[1]))
-    exactly[0, 0] = 1.0
-    for row in range(len(rung)):
-        exactly[row + 1] = exactly[row] * silent[row]
-        exactly[row + 1, 1:] += exactly[row, :-1] * rung[row]
+    """(n + 1, w, count, times): [i, :, c] is the probability that exactly c of the first i rows have rung.
+
+    silent, rung: (n, w, times) for w orders of the rows.
+    """
+    rows, ways, times = rung.shape
+    exactly = np.zeros((rows + 1, ways, count, times))
+    exactly[0, :, 0] = 1.0
+    silent, rung = silent[:, :, None], rung[:, :, None]
+    fewer = np.empty((ways, count - 1, times))
+    for row in range(rows):
+        here, after = exactly[row], exactly[row + 1]
+        np.multiply(here, silent[row], out=after)
+        np.multiply(here[:, :-1], rung[row], out=fewer)
+        after[:, 1:] += fewer
     return exactly
 
 

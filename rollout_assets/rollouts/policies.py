@@ -7,7 +7,7 @@ policy that a package brings has scored the rows already, from observations: its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,7 +81,7 @@ class Decision:
     @property
     def drawn_mask(self) -> NDArray[np.bool_]:
         """(k,): every row the policy selected, whether or not a beam keeps it."""
-        return np.isin(np.arange(len(self.logits)), self.selected)
+        return _marked(self.selected, len(self.logits))
 
     @property
     def entropy(self) -> float:
@@ -115,7 +115,7 @@ def decide(recipe: RolloutRecipeConfig, view: PolicyView, count: int, rng: np.ra
         inclusion = _drawn_inclusion(p, near, count, spaced=recipe.min_sibling_distance_m > 0)
         log_draws = draw_log_probabilities(p, near, selected)
     else:
-        inclusion = np.isin(np.arange(len(p)), selected).astype(np.float64)
+        inclusion = _marked(selected, len(p)).astype(np.float64)
         log_draws = np.zeros(len(selected))
     return Decision(
         logits=logits.astype(np.float32),
@@ -152,14 +152,24 @@ def spread_logits(scores: Float64, temperature: float) -> Float64:
     if len(scores) < MIN_SCORES_FOR_QUARTILES:
         spread = float(np.std(scores))
     else:
-        low, high = np.quantile(scores, [0.25, 0.75])
-        spread = float(high - low)
+        ascending = np.sort(scores).tolist()
+        spread = _quantile(ascending, 0.75) - _quantile(ascending, 0.25)
     if not spread > 0:
         return np.zeros_like(scores)
     with np.errstate(over="ignore"):
         below_best = (scores - scores.max()) / spread / temperature
         best = min((scores.max() - np.median(scores)) / spread / temperature, LOGIT_LIMIT)
     return np.maximum(best + below_best, -LOGIT_LIMIT)
+
+
+def _quantile(ascending: Sequence[float], share: float) -> float:
+    """``np.quantile`` of sorted numbers, to the bit, without what it spends on a general array."""
+    place = (len(ascending) - 1) * share
+    below = int(place)
+    rest = place - below
+    low, high = ascending[below], ascending[min(below + 1, len(ascending) - 1)]
+    gap = high - low
+    return low + gap * rest if rest < 0.5 else high - gap * (1 - rest)
 
 
 def _as_they_are(scores: Float64, _temperature: float) -> Float64:
@@ -225,10 +235,19 @@ def _apart(near: NDArray[np.bool_], order: NDArray[np.int64], count: int) -> tup
     picked: list[int] = []
     free = np.ones(len(near), np.bool_)
     for row in order.tolist():
-        if len(picked) < count and free[row]:
+        if len(picked) == count:
+            break
+        if free[row]:
             picked.append(row)
             free &= ~near[row]
     return tuple(picked)
+
+
+def _marked(rows: Sequence[int], count: int) -> NDArray[np.bool_]:
+    """(count,): true at ``rows``."""
+    mask = np.zeros(count, np.bool_)
+    mask[list(rows)] = True
+    return mask
 
 
 def _drawn_inclusion(p: Float64, near: NDArray[np.bool_], count: int, spaced: bool) -> Float64:

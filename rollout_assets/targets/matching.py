@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rollout_assets.config import TargetConfig
 from rollout_assets.errors import ConfigError
-from rollout_assets.geometry.boxes import OrientedBoxes, pairwise_iou
+from rollout_assets.geometry.boxes import OrientedBoxes, oriented_iou
 from rollout_assets.geometry.poses import Float64
 from rollout_assets.sources.sample import BoxSet, VinTruth
 from rollout_assets.targets.reasons import TARGET_INVALID_REASON_VERSION, TargetInvalidReason
@@ -169,9 +169,7 @@ def _same_class_iou(selected: Sequence[SelectedTarget], truth: BoxSet) -> Float6
     )
     usable = usable_boxes(ours)[:, None] & usable_boxes(truth.boxes)[None, :]
     rows, cols = np.nonzero(usable & _same_class(selected, truth))
-    for row in np.unique(rows):
-        theirs = cols[rows == row]
-        result[row, theirs] = pairwise_iou(ours[np.array([row])], truth.boxes[theirs])[0]
+    result[rows, cols] = oriented_iou(ours[rows], truth.boxes[cols])
     return result
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_assets.geometry.clipping import LATTICE_AXES, clip_to_box, lattice_samples, touching_box
+from tests.geometry import naive_clipping
 
 HALF = np.array([0.4, 0.45, 0.6])
 
@@ -127,3 +128,43 @@ def test_samples_equal_a_line_by_line_search(seed):
     if expected:
         order, order_twin = np.lexsort(np.round(samples.points, 6).T), np.lexsort(np.round(expected, 6).T)
         assert np.allclose(samples.points[order], np.array(expected)[order_twin], atol=1e-9)
+
+
+SHAPES = ["drawn", "ball", "wall", "on_the_sides", "degenerate", "none"]
+
+
+def shape(name: str) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    if name == "ball":
+        return ball()
+    if name == "wall":  # two faces much larger than the box
+        return np.array([[[-9.0, -8, 0.1], [9, -8, 0.2], [9, 8, 0.1]], [[-9, -8, 0.1], [9, 8, 0.1], [-9, 8, 0.3]]])
+    if name == "on_the_sides":
+        return rng.choice([-1.0, -0.5, 0.0, 0.5, 1.0], (200, 3, 3)) * HALF
+    if name == "degenerate":
+        return np.repeat(rng.uniform(-0.3, 0.3, (5, 1, 3)), 3, axis=1)
+    return drawn_triangles(7, 0 if name == "none" else 500)
+
+
+def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("room", [4, 1 << 14])
+def test_compiled_clipping_and_sampling_have_the_bits_of_the_twin(name, room):
+    triangles = shape(name)
+    parts, source = clip_to_box(triangles, HALF, room)
+    parts_twin, source_twin = naive_clipping.clip_to_box(triangles, HALF)
+    assert same_bits(parts, parts_twin) and same_bits(source, source_twin)
+    samples, twin = lattice_samples(parts, 0.031, room), naive_clipping.lattice_samples(parts, 0.031)
+    assert same_bits(samples.points, twin.points)
+    assert same_bits(samples.area_m2, twin.area_m2) and same_bits(samples.triangle, twin.triangle)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_faces_that_reach_a_box_are_those_of_the_twin(name, kind):
+    corners = shape(name).reshape(-1, 3).astype(kind)
+    faces = np.random.default_rng(1).permutation(len(corners)).astype(np.int32).reshape(-1, 3)
+    assert same_bits(touching_box(corners, faces, HALF), naive_clipping.touching_box(corners, faces, HALF))
