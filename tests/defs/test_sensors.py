@@ -20,6 +20,7 @@ from rollout_assets.defs.records import validated_versions
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.defs.campaigns import edit
+from tests.defs.looks import told, written
 
 
 class Ticker:
@@ -76,18 +77,6 @@ class Ticker:
 def asked_for(result) -> list[str]:
     """Partitions, or else jobs, that an evaluation asks for."""
     return [request.partition_key or request.job_name for request in result.run_requests]
-
-
-def written(desk, instance) -> dict[str, object]:
-    """All that a look might write: files of the campaign, partitions, events and runs."""
-    root, caches = desk.layout.root, {"columns", "mesh_digests"}
-    files = (path for path in root.rglob("*") if path.is_file() and not caches & set(path.relative_to(root).parts))
-    return {
-        "files": {str(path): path.stat().st_mtime_ns for path in files},
-        "partitions": instance.get_dynamic_partitions("tiny_shards"),
-        "events": instance.event_log_storage.get_maximum_record_id(),
-        "runs": instance.get_runs_count(),
-    }
 
 
 @pytest.fixture
@@ -156,48 +145,38 @@ def lose_promotion(desk) -> None:
     (desk.layout.versions / "v000001/zarr.json").write_text("{}")
 
 
-def told(ticker) -> tuple[str, str]:
-    """Version and pin by the latest event of the promoted store in the catalog."""
-    key = dg.AssetKey(["tiny", "rollouts_zarr"])
-    records = ticker.instance.fetch_observations(key, limit=1).records
-    records = [*records, *ticker.instance.fetch_materializations(key, limit=1).records]
-    last = max(records, key=lambda record: record.storage_id)
-    metadata = (last.asset_observation or last.asset_materialization).metadata
-    return metadata["version"].value, metadata["pin"].value if "pin" in metadata else ""
-
-
 def test_promotion_waits_while_a_rollback_pins_readers_and_the_catalog_learns_of_it(made_desk, ticker):
     config = made_desk.config
     promote_rollout_campaign(config, incremental=False)
     ticker.accept(ticker.sensor("tiny_promotion"))
-    assert told(ticker) == ("v000002", "")
+    assert told(ticker.instance) == ("v000002", "")
     assert rollback_promotion(config).name == "v000001"
     for events in (1, 0):
         result = ticker.sensor("tiny_promotion")
         assert ticker.accept(result) == [] and len(result.asset_events) == events
         assert "pinned to v000001 by a rollback" in result.skip_message
         assert "'rollout-assets campaign unpin' lifts it" in result.skip_message
-        version, pin = told(ticker)
+        version, pin = told(ticker.instance)
         assert version == "v000001" and "pinned to v000001 by a rollback" in pin
     unpin_promotion(config)
     result = ticker.sensor("tiny_promotion")
     assert ticker.accept(result) == [] and "promoted" in result.skip_message
-    assert told(ticker) == ("v000001", "")
+    assert told(ticker.instance) == ("v000001", "")
 
 
 def test_commands_tell_the_catalog_at_once_and_work_without_one(made_desk, ticker, monkeypatch, capsys):
     campaign = str(made_desk.campaign)
     monkeypatch.setenv("DAGSTER_HOME", str(made_desk.home))
     commands.promote(campaign, anew=True)
-    assert told(ticker) == ("v000002", "")
+    assert told(ticker.instance) == ("v000002", "")
     commands.rollback(campaign)
-    assert told(ticker)[0] == "v000001" and "pinned to v000001" in told(ticker)[1]
+    assert told(ticker.instance)[0] == "v000001" and "pinned to v000001" in told(ticker.instance)[1]
     commands.unpin(campaign)
-    assert told(ticker) == ("v000001", "")
+    assert told(ticker.instance) == ("v000001", "")
 
     monkeypatch.setenv("DAGSTER_HOME", str(made_desk.folder / "nowhere"))
     commands.rollback(campaign, to="v000002")
-    assert not (made_desk.folder / "nowhere").exists() and told(ticker) == ("v000001", "")
+    assert not (made_desk.folder / "nowhere").exists() and told(ticker.instance) == ("v000001", "")
     broken = made_desk.folder / "broken"
     broken.mkdir()
     (broken / "dagster.yaml").write_text("storage: {nothing: of the kind}")

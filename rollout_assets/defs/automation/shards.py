@@ -58,7 +58,7 @@ def request_nights_shards(step: CampaignStep) -> Answer:
     """
     night = records.run_of_plan(step.instance, step.keys)
     if night is None or NIGHT_TAG not in night.tags:
-        return Answer(reason="the last plan was not made by the nightly schedule, which asks for the shards of its own")
+        return Answer(reason="the last plan was not made by the nightly schedule; this sensor runs the shards of those")
     planned = planned_shards(step)
     if (edited := edited_since_planned(step, planned)) is not None:
         return Answer(reason=edited)
