@@ -22,6 +22,8 @@ from rollout_assets.campaigns.columns.marker_columns import SETTLED_NS
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.plan import open_source, read_rollout_shard_manifest
 from rollout_assets.config import load_campaign
+from rollout_assets.defs.headless import HeadlessRunner
+from rollout_assets.defs.keys import PLAN
 from rollout_assets.defs.ticking import record_validated, sensor_tick
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.testing.many_shards import build_large_source, finish_shards, write_large_campaign
@@ -75,7 +77,9 @@ def _measure(folder: Path, shards: int, rows_per_shard: int, built: int, progres
     command("campaign status, none built", "campaign", "status")
     home = folder / "home"
     step("ticks, none built")
-    measured += run_in_new_process(_ticks, campaign, home, "new_snippets", "none built", ("plans all", "asks for more"))
+    measured += run_in_new_process(_ticks, campaign, home, "new_snippets", "none built", ("asks for planning",))
+    measured.append(run_in_new_process(_plan_run, campaign, home))
+    measured += run_in_new_process(_ticks, campaign, home, "new_snippets", "none built", ("asks for shards",))
     step("finish shards")
     run_in_new_process(_finish, campaign, built)
     time.sleep(SETTLED_NS / 1e9)
@@ -105,6 +109,19 @@ def _command(what: str, *arguments: str) -> Measured:
 def _finish(campaign: Path, built: int) -> None:
     config = load_campaign(campaign)
     finish_shards(CampaignLayout.of(config), read_rollout_shard_manifest(config)[:built], open_source(config))
+
+
+def _plan_run(campaign: Path, home: Path) -> Measured:
+    """The run that a tick asks for: the source is observed, everything is planned, and every shard has a partition."""
+    runner = HeadlessRunner(str(campaign), str(home))
+
+    def plan() -> None:
+        with runner.instance:
+            outcome = runner.run(PLAN)
+        if not outcome.ok:
+            raise RuntimeError(f"the planning of the benchmark failed: {outcome.error}")
+
+    return Measured("run of the plan", *timed(plan), peak_memory_mib())
 
 
 def _ticks(campaign: Path, home: Path, sensor: str, state: str, turns: Sequence[str]) -> list[Measured]:

@@ -30,18 +30,19 @@ WORTH_A_WORKER = 64
 
 
 def version_on_disk(layout: CampaignLayout, entry: RolloutShardEntry) -> str | None:
-    """The version that a shard on disk would be validated under; None when its markers cannot be read."""
-    owner = owner_if_finished(layout.shard(entry.shard_id))
+    """The version that a shard on disk would be validated under; None while it is not finished as it is planned now."""
+    folder = layout.shard(entry.shard_id)
+    owner = None if shard_problems(folder, entry, None, deep=False) else owner_if_finished(folder)
     return None if owner is None else validated_version(owner.entry_sha256, owner.content_sha256)
 
 
 def unvalidated_shards(
     config: CampaignConfig, entries: Sequence[RolloutShardEntry], validated: Mapping[str, str]
 ) -> list[RolloutShardEntry]:
-    """Planned shards that were never validated, or are another version than the validated one."""
+    """Planned shards that are not finished as planned now, or are another version than the validated one."""
     if isinstance(entries, PlannedShards):
         survey = CampaignSurvey.of(config, entries)
-        return [entries[number] for number in unvalidated_numbers(config, survey, validated)]
+        return [entries[number] for number in unvalidated_numbers(survey, validated)]
     layout = CampaignLayout.of(config)
     refresh_shards(layout)
     versions = {entry.shard_id: version_on_disk(layout, entry) for entry in entries}
@@ -52,27 +53,21 @@ def unvalidated_shards(
     ]
 
 
-def unvalidated_numbers(config: CampaignConfig, survey: CampaignSurvey, validated: Mapping[str, str]) -> list[int]:
+def unvalidated_numbers(survey: CampaignSurvey, validated: Mapping[str, str]) -> list[int]:
     """The numbers of the planned shards that ``unvalidated_shards`` names."""
-    versions = versions_on_disk(CampaignLayout.of(config), survey)
     return [
         number
-        for number, version in enumerate(versions)
+        for number, version in enumerate(versions_on_disk(survey))
         if version is None or validated.get(shard_id_of(number)) != version
     ]
 
 
-def versions_on_disk(layout: CampaignLayout, survey: CampaignSurvey) -> list[str | None]:
-    """``version_on_disk`` of every planned shard; only markers that are new or damaged are read."""
-    return [_surveyed_version(layout, survey, number) for number in range(len(survey.planned))]
-
-
-def _surveyed_version(layout: CampaignLayout, survey: CampaignSurvey, number: int) -> str | None:
-    if number in survey.finished:
-        return survey.finished.lists["version"][survey.finished.place[number]]
-    if shard_id_of(number) not in survey.folders.built:
-        return None
-    return version_on_disk(layout, survey.planned[number])
+def versions_on_disk(survey: CampaignSurvey) -> list[str | None]:
+    """``version_on_disk`` of every planned shard; no marker is read again."""
+    versions, places = survey.finished.lists["version"], survey.finished.place.tolist()
+    return [
+        versions[place] if current else None for place, current in zip(places, survey.current().tolist(), strict=True)
+    ]
 
 
 def refuse_unvalidated(
@@ -93,7 +88,7 @@ def refuse_unvalidated(
 
 def _reasons(config: CampaignConfig, validated: Mapping[str, str], sample: ReadSample, workers: int) -> Iterator[str]:
     layout, survey = CampaignLayout.of(config), CampaignSurvey.of(config)
-    unvalidated = set(unvalidated_numbers(config, survey, validated))
+    unvalidated = set(unvalidated_numbers(survey, validated))
     damaged = damage_of_shards(layout, numbers_to_read(config, survey, sample), workers)
     for number, current in enumerate(survey.current().tolist()):
         shard_dir = layout.shard(shard_id_of(number))

@@ -28,6 +28,7 @@ from rollout_assets.campaigns.status import (
 )
 from rollout_assets.campaigns.versions import rollback_promotion, unpin_promotion
 from rollout_assets.commands import terminal
+from rollout_assets.commands.catalog import tell_catalog
 from rollout_assets.commands.housekeeping.clean import clean
 from rollout_assets.commands.settings import CampaignSettings, read_settings
 from rollout_assets.commands.terminal import (
@@ -236,6 +237,7 @@ def promote(
             invocation=RolloutStoreInvocation.of_campaign(campaign, "cli"),
             progress=progress,
         )
+    tell_catalog(campaign)
     if as_json:
         print_json(vars(result) | {"version": result.version.name})
     else:
@@ -250,6 +252,7 @@ def rollback(
 ) -> None:
     """Let readers have an earlier promoted version again, until `campaign unpin`. Nothing is removed."""
     version = rollback_promotion(load_campaign(campaign), to)
+    tell_catalog(campaign)
     if as_json:
         print_json({"version": version.name, "path": version.path})
     else:
@@ -261,6 +264,7 @@ def rollback(
 def unpin(campaign: CampaignOption = DEMO_CAMPAIGN, as_json: AsJson = False) -> None:
     """Lift the pin of a rollback: the next promotion lets readers have the newest version again."""
     pin = unpin_promotion(load_campaign(campaign))
+    tell_catalog(campaign)
     if as_json:
         print_json({"unpinned": None if pin is None else pin.version})
     elif pin is None:

@@ -299,7 +299,11 @@ class AutomationConfig(ConfigSection):
         "0 3 * * *", description="When the schedule looks: minute, hour, day, month and weekday, in UTC."
     )
     shards_per_tick: Count = unhashed(
-        200, description="Shards that one look of the sensor starts; the next look starts the rest."
+        200, description="Shards that one look of a sensor starts; the next look starts the rest."
+    )
+    look_every_s: Count = unhashed(30, description="Seconds between two looks of a sensor.")
+    retry_after_minutes: NonNegative = unhashed(
+        60.0, description="When a planning or promotion that failed is tried again, if nothing else has changed."
     )
     promotion_workers: Annotated[Count, Field(le=256)] = unhashed(
         1, description="Processes that merge shards side by side in a promotion; the result is the same."

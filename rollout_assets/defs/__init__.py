@@ -1,5 +1,5 @@
 """The Dagster side of the platform: assets, checks, jobs, sensors and schedules of every campaign.
 
 Loading the definitions imports only what names things. What a step computes lies in ``assets/``, ``checks/`` and
-``requests.py``; ``lazy.py`` imports those modules when they are first used.
+``automation/``; ``lazy.py`` imports those modules when they are first used.
 """

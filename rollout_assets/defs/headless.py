@@ -22,6 +22,7 @@ from rollout_assets.campaigns.markers import owner_if_finished, skipped_rows
 from rollout_assets.campaigns.plan import refuse_unplanned
 from rollout_assets.config import CampaignConfig, data_home
 from rollout_assets.defs.code_location import build_definitions
+from rollout_assets.defs.failures import BEFORE_ITS_FIRST_STEP, first_failure
 from rollout_assets.defs.home import databases_kept_open, open_instance
 from rollout_assets.defs.keys import GPU_POOL, OBSERVE, PARTITION_TAG, PLAN, PROMOTE, SHARD, SHARD_CHECKS, CampaignKeys
 from rollout_assets.defs.records import unfinished_runs
@@ -255,13 +256,5 @@ def _check_outcome(evaluation: dg.AssetCheckEvaluation) -> CheckOutcome:
 
 def _error(result: dg.ExecuteInProcessResult) -> str:
     """Why a run failed: the message of its first failed step."""
-    for event in result.all_events:
-        if event.is_step_failure:
-            data = event.step_failure_data
-            if data.user_failure_data is not None:
-                return data.user_failure_data.description or data.user_failure_data.label
-            error = data.error
-            while error is not None and error.cause is not None:
-                error = error.cause
-            return "" if error is None else error.message.strip()
-    return "" if result.success else "the run failed before its first step"
+    failure = first_failure(result.all_events)
+    return failure if failure is not None else "" if result.success else BEFORE_ITS_FIRST_STEP

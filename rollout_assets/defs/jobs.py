@@ -23,7 +23,10 @@ def campaign_jobs(keys: CampaignKeys) -> dict[str, Any]:
 
     pieces = {
         names.OBSERVE: (assets(names.VIN_OFFLINE_STORE), "See whether the source has changed."),
-        names.PLAN: (assets(names.ROLLOUT_SHARD_PLAN), "Plan shards for rows that have none."),
+        names.PLAN: (
+            assets(names.VIN_OFFLINE_STORE, names.ROLLOUT_SHARD_PLAN),
+            "See whether the source has changed, and plan shards for rows that have none.",
+        ),
         names.SHARD: (
             assets(names.VIN_SOURCE_ROWS, names.ROLLOUT_SHARDS, names.VALIDATED_SHARDS),
             "Build, check and validate one shard.",

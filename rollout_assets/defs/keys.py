@@ -54,8 +54,23 @@ GPU_POOL = "gpu"
 CAMPAIGN_TAG = "rollout_assets/campaign"
 """Run tag with the campaign's name."""
 
+ASKED_FOR_TAG = "rollout_assets/asked_for"
+"""Run tag with what a sensor asked for: every attempt at the same content has the same."""
+
+NIGHT_TAG = "rollout_assets/night"
+"""Run tag of a planning of the nightly schedule, which is followed by its shards."""
+
 PARTITION_TAG = "dagster/partition"
 """Dagster's run tag with the partition."""
+
+PARTITION_RANGE_TAGS = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
+"""Dagster's run tags with the first and the last partition of a run about several."""
+
+RUN_KEY_TAG = "dagster/run_key"
+"""Dagster's run tag with the key under which a sensor asked for the run."""
+
+INPUT_VERSION_TAG = "dagster/input_data_version"
+"""Beginning of Dagster's tags of a materialization with the data version of each asset that it was made from."""
 
 DATA_VERSION_TAG = "dagster/data_version"
 """Dagster's tag of a materialization or observation with its data version."""

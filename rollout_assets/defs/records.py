@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import dagster as dg
 
+from rollout_assets.campaigns.plan_entry import shard_id_of
 from rollout_assets.defs import keys as names
 from rollout_assets.defs.keys import CampaignKeys
 
@@ -24,7 +27,23 @@ def unfinished_runs(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
 def shards_in_progress(instance: dg.DagsterInstance, keys: CampaignKeys) -> set[str]:
     """Shards that an unfinished run builds or will build."""
     runs = _runs_in_progress(instance, keys, names.SHARD, names.ROLLOUT_SHARDS)
-    return {run.tags[names.PARTITION_TAG] for run in runs if names.PARTITION_TAG in run.tags}
+    return {shard_id for run in runs for shard_id in _shards_of(run)}
+
+
+def _shards_of(run: dg.DagsterRun) -> list[str]:
+    """The shards that a run is about: one, or all from a first to a last one."""
+    if names.PARTITION_TAG in run.tags:
+        return [run.tags[names.PARTITION_TAG]]
+    first, last = (run.tags.get(tag, "").removeprefix("shard-") for tag in names.PARTITION_RANGE_TAGS)
+    if not (first.isdecimal() and last.isdecimal()):
+        return []
+    return [shard_id_of(number) for number in range(int(first), int(last) + 1)]
+
+
+def runs_by_key(instance: dg.DagsterInstance, run_keys: Sequence[str]) -> dict[str, dg.DagsterRun]:
+    """The last run under each of some run keys; keys that were never used are left out."""
+    runs = instance.get_runs(filters=dg.RunsFilter(tags={names.RUN_KEY_TAG: list(run_keys)}))
+    return {run.tags[names.RUN_KEY_TAG]: run for run in reversed(list(runs))}
 
 
 def promotion_in_progress(instance: dg.DagsterInstance, keys: CampaignKeys) -> bool:
@@ -54,19 +73,18 @@ def validated_versions(instance: dg.DagsterInstance, keys: CampaignKeys) -> dict
     return {shard: tags_of_shard[names.DATA_VERSION_TAG] for shard, tags_of_shard in tags.items()}
 
 
-def observed_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
-    """The data version of the last observation of a source."""
-    records = instance.fetch_observations(key, limit=1).records
-    observation = records[0].asset_observation if records else None
-    return None if observation is None else observation.tags.get(names.DATA_VERSION_TAG)
+def planned_source(instance: dg.DagsterInstance, keys: CampaignKeys) -> str | None:
+    """The version of the source that the plan was last recorded for; None if no plan was recorded."""
+    event = instance.get_latest_materialization_event(keys.key(names.ROLLOUT_SHARD_PLAN))
+    materialization = None if event is None else event.asset_materialization
+    tag = f"{names.INPUT_VERSION_TAG}/{keys.key(names.VIN_OFFLINE_STORE).to_user_string()}"
+    return None if materialization is None else (materialization.tags or {}).get(tag)
 
 
-def observed_metadata(instance: dg.DagsterInstance, key: dg.AssetKey, name: str) -> object:
-    """One value of the last observation of an asset; None if there is none."""
-    records = instance.fetch_observations(key, limit=1).records
-    observation = records[0].asset_observation if records else None
-    value = None if observation is None else observation.metadata.get(name)
-    return None if value is None else value.value
+def run_of_plan(instance: dg.DagsterInstance, keys: CampaignKeys) -> dg.DagsterRun | None:
+    """The run that recorded the last plan; None if there is none, or if it was removed."""
+    event = instance.get_latest_materialization_event(keys.key(names.ROLLOUT_SHARD_PLAN))
+    return None if event is None or not event.run_id else instance.get_run_by_id(event.run_id)
 
 
 def materialized_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import dagster as dg
 
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
-from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.plan_entry import shard_id_of
 from rollout_assets.campaigns.promotion_gate import versions_on_disk
 from rollout_assets.defs.code_location import build_definitions
@@ -47,7 +46,7 @@ def record_validated(campaign: Path, home: Path, first_shard: int, stop: int) ->
     Dagster records the first one; the others are copies of its rows in the database of a home with SQLite.
     """
     keys = CampaignKeys.of(campaign)
-    versions = versions_on_disk(CampaignLayout.of(keys.config), CampaignSurvey.of(keys.config))
+    versions = versions_on_disk(CampaignSurvey.of(keys.config))
     version = str(versions[first_shard])
     with open_instance(home) as instance:
         first = dg.AssetMaterialization(

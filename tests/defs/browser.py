@@ -1,5 +1,6 @@
 """A headless Chromium that looks at the Dagster UI, and the UI itself as a real process."""
 
+import json
 import os
 import re
 import shutil
@@ -11,7 +12,9 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
@@ -112,6 +115,36 @@ def browsing(url: str, profile: Path, pictures: Path) -> Iterator[Browser]:
 @contextmanager
 def running_ui(home: Path, campaign: Path) -> Iterator[str]:
     """`rollout-assets ui` in a session of its own; yields its address and ends all of it."""
+    with started_ui(home, campaign) as ui:
+        yield ui.url
+
+
+@dataclass(frozen=True)
+class Ui:
+    """A running UI with its daemon and code server, which all belong to the group of one process."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        """End all of it at once, as when a machine is switched off."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
+        """The answer to a GraphQL query, as the pages of the UI get it."""
+        body = json.dumps({"query": query, "variables": variables}).encode()
+        request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            answer: dict[str, Any] = json.load(reply)
+        assert "errors" not in answer, answer["errors"]
+        data: dict[str, Any] = answer["data"]
+        return data
+
+
+@contextmanager
+def started_ui(home: Path, campaign: Path) -> Iterator[Ui]:
+    """The same, with its process and its answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -131,7 +164,7 @@ def running_ui(home: Path, campaign: Path) -> Iterator[str]:
         )
     try:
         _await_ui(url, process, log)
-        yield url
+        yield Ui(url, process)
     finally:
         _end(process)
 

@@ -76,6 +76,7 @@ def test_jobs_sensors_and_schedules_are_named_after_the_campaign(demo):
     assert jobs == {"demo_observe", "demo_plan", "demo_shard", "demo_shard_checks", "demo_promote", "demo_store_checks"}
     assert {sensor.name: sensor.default_status.value for sensor in repository.sensor_defs} == {
         "demo_new_snippets": "STOPPED",
+        "demo_nightly_shards": "RUNNING",
         "demo_promotion": "RUNNING",
     }
     assert {schedule.name: schedule.cron_schedule for schedule in repository.schedule_defs} == {
@@ -97,7 +98,9 @@ def test_definitions_load_in_three_seconds_without_torch_and_warp():
 
 def test_every_step_that_is_loaded_on_first_use_is_there():
     paths = [asset.compute for asset in ASSETS] + [group.evaluate for group in CHECK_GROUPS]
-    paths += ["assets.source.vin_offline_store", "requests.request_new_shards", "requests.request_promotion"]
+    paths += ["assets.source.vin_offline_store", "automation.quiet.unless_quiet", "step.CampaignStep"]
+    paths += [f"automation.shards.{name}" for name in ("request_new_shards", "request_night", "request_nights_shards")]
+    paths += ["automation.promotion.request_promotion"]
     assert all(callable(load(path)) for path in paths)
 
 

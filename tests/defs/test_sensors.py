@@ -1,6 +1,7 @@
 """New snippets: one look plans and runs exactly the new shards, promotion follows, and an edit waits for a human."""
 
 import json
+import time
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -10,13 +11,16 @@ import pytest
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.versions import current_version, rollback_promotion, unpin_promotion
+from rollout_assets.commands import campaign as commands
 from rollout_assets.defs.assets import plan as plan_asset
 from rollout_assets.defs.headless import QUIET
+from rollout_assets.defs.keys import PARTITION_RANGE_TAGS
 from rollout_assets.defs.old_runs import clean_runs
 from rollout_assets.defs.records import validated_versions
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.defs.campaigns import edit
+from tests.defs.looks import told, written
 
 
 class Ticker:
@@ -49,19 +53,30 @@ class Ticker:
         with context:
             return self.repository.get_schedule_def(name).evaluate_tick(context)
 
-    def execute(self, job: str, requests) -> list[str | None]:
-        """Partitions that were run; all must succeed."""
-        done = []
-        for request in requests:
-            if request.run_key in self.keys:
-                continue
-            self.keys.add(request.run_key)
-            result = self.definitions.resolve_job_def(job).execute_in_process(
-                instance=self.instance, partition_key=request.partition_key, run_config=QUIET
-            )
-            assert result.success
-            done.append(request.partition_key)
-        return done
+    def accept(self, result) -> list[str]:
+        """What the daemon does with an evaluation; returns job and partition of its runs, which must all succeed."""
+        for event in result.asset_events:
+            self.instance.report_runless_asset_event(event)
+        for request in result.dynamic_partitions_requests or ():
+            self.instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
+        return [self.execute(request) for request in result.run_requests if request.run_key not in self.keys]
+
+    def execute(self, request, *, fails: bool = False) -> str:
+        self.keys.add(request.run_key)
+        result = self.definitions.resolve_job_def(request.job_name or "tiny_plan").execute_in_process(
+            instance=self.instance,
+            partition_key=request.partition_key,
+            run_config=QUIET,
+            tags={**request.tags, "dagster/run_key": request.run_key or ""},
+            raise_on_error=not fails,
+        )
+        assert result.success is not fails
+        return request.partition_key or request.job_name
+
+
+def asked_for(result) -> list[str]:
+    """Partitions, or else jobs, that an evaluation asks for."""
+    return [request.partition_key or request.job_name for request in result.run_requests]
 
 
 @pytest.fixture
@@ -78,21 +93,24 @@ def test_appended_snippets_become_shards_once_and_promotion_follows(made_desk, t
     scene = VinOfflineStore.open(made_desk.source).row(0).scene_id
     append_synthetic_snippets(made_desk.source, 3, scene_ids=[scene], workers=1)
 
-    asked = ticker.sensor("tiny_new_snippets").run_requests
-    assert [request.partition_key for request in asked] == ["shard-000002", "shard-000003"]
-    again = ticker.sensor("tiny_new_snippets").run_requests
-    assert {request.run_key for request in again} == {request.run_key for request in asked}
+    planning = ticker.sensor("tiny_new_snippets")
+    assert asked_for(planning) == ["tiny_plan"]
+    again = ticker.sensor("tiny_new_snippets")
+    assert [request.run_key for request in again.run_requests] == [planning.run_requests[0].run_key]
+    assert ticker.accept(planning) == ["tiny_plan"]
+    new = ticker.sensor("tiny_new_snippets")
+    assert asked_for(new) == ["shard-000002", "shard-000003"]
     assert "shard-000002" in ticker.sensor("tiny_promotion").skip_message
 
-    assert ticker.execute("tiny_shard", asked) == ["shard-000002", "shard-000003"]
-    assert ticker.execute("tiny_shard", ticker.sensor("tiny_new_snippets").run_requests) == []
-    assert ticker.execute("tiny_promote", ticker.sensor("tiny_promotion").run_requests) == [None]
+    assert ticker.accept(new) == ["shard-000002", "shard-000003"]
+    assert "all 4 shards are validated" in ticker.sensor("tiny_new_snippets").skip_message
+    assert ticker.accept(ticker.sensor("tiny_promotion")) == ["tiny_promote"]
     assert "promoted" in ticker.sensor("tiny_promotion").skip_message
 
     assert rollback_promotion(made_desk.config).name == "v000001"
     assert "pinned to v000001" in ticker.sensor("tiny_promotion").skip_message
     unpin_promotion(made_desk.config)
-    assert ticker.execute("tiny_promote", ticker.sensor("tiny_promotion").run_requests) == [None], "under another key"
+    assert ticker.accept(ticker.sensor("tiny_promotion")) == ["tiny_promote"], "under another key"
     assert current_version(made_desk.config).name == "v000002"
 
     assert len(current_version(made_desk.config).shard_ids) == 4
@@ -102,19 +120,136 @@ def test_appended_snippets_become_shards_once_and_promotion_follows(made_desk, t
     assert plan.asset_materialization.metadata["new_shards"].value == 2
 
 
+def test_a_look_writes_nothing(made_desk, ticker):
+    promote_rollout_campaign(made_desk.config, incremental=False)
+    rollback_promotion(made_desk.config)
+    append_synthetic_snippets(made_desk.source, 1, workers=1)
+    before = written(made_desk, ticker.instance)
+    assert asked_for(ticker.sensor("tiny_new_snippets")) == ["tiny_plan"]
+    assert len(ticker.schedule("tiny_nightly").run_requests) == 1
+    assert len(ticker.sensor("tiny_promotion").asset_events) == 1
+    assert written(made_desk, ticker.instance) == before
+
+
+def test_a_first_look_at_a_campaign_writes_nothing_either(desk):
+    with desk.runner().instance as instance:
+        ticker = Ticker(desk, instance)
+        assert asked_for(ticker.sensor("tiny_new_snippets")) == ["tiny_plan"]
+        assert "nothing is planned yet" in ticker.sensor("tiny_promotion").skip_message
+        assert len(ticker.schedule("tiny_nightly").run_requests) == 1
+        assert written(desk, instance) == {"files": {}, "partitions": [], "events": None, "runs": 0}
+
+
+def lose_promotion(desk) -> None:
+    """Let the promoted version no longer say what it was made from, so that a promotion is due."""
+    (desk.layout.versions / "v000001/zarr.json").write_text("{}")
+
+
 def test_promotion_waits_while_a_rollback_pins_readers_and_the_catalog_learns_of_it(made_desk, ticker):
     config = made_desk.config
     promote_rollout_campaign(config, incremental=False)
+    ticker.accept(ticker.sensor("tiny_promotion"))
+    assert told(ticker.instance) == ("v000002", "")
     assert rollback_promotion(config).name == "v000001"
-    key = dg.AssetKey(["tiny", "rollouts_zarr"])
-    for _ in range(2):
+    for events in (1, 0):
         result = ticker.sensor("tiny_promotion")
-        assert result.run_requests == [] and "pinned to v000001 by a rollback" in result.skip_message
+        assert ticker.accept(result) == [] and len(result.asset_events) == events
+        assert "pinned to v000001 by a rollback" in result.skip_message
         assert "'rollout-assets campaign unpin' lifts it" in result.skip_message
-    (observed,) = ticker.instance.fetch_observations(key, limit=9).records
-    assert observed.asset_observation.metadata["version"].value == "v000001"
+        version, pin = told(ticker.instance)
+        assert version == "v000001" and "pinned to v000001 by a rollback" in pin
     unpin_promotion(config)
-    assert "promoted" in ticker.sensor("tiny_promotion").skip_message
+    result = ticker.sensor("tiny_promotion")
+    assert ticker.accept(result) == [] and "promoted" in result.skip_message
+    assert told(ticker.instance) == ("v000001", "")
+
+
+def test_commands_tell_the_catalog_at_once_and_work_without_one(made_desk, ticker, monkeypatch, capsys):
+    campaign = str(made_desk.campaign)
+    monkeypatch.setenv("DAGSTER_HOME", str(made_desk.home))
+    commands.promote(campaign, anew=True)
+    assert told(ticker.instance) == ("v000002", "")
+    commands.rollback(campaign)
+    assert told(ticker.instance)[0] == "v000001" and "pinned to v000001" in told(ticker.instance)[1]
+    commands.unpin(campaign)
+    assert told(ticker.instance) == ("v000001", "")
+
+    monkeypatch.setenv("DAGSTER_HOME", str(made_desk.folder / "nowhere"))
+    commands.rollback(campaign, to="v000002")
+    assert not (made_desk.folder / "nowhere").exists() and told(ticker.instance) == ("v000001", "")
+    broken = made_desk.folder / "broken"
+    broken.mkdir()
+    (broken / "dagster.yaml").write_text("storage: {nothing: of the kind}")
+    monkeypatch.setenv("DAGSTER_HOME", str(broken))
+    commands.rollback(campaign, to="v000001")
+    assert "was not told" in capsys.readouterr().err and current_version(made_desk.config).name == "v000001"
+
+
+@pytest.mark.ci
+def test_after_an_edit_and_planning_again_both_sensors_wait_for_the_shards_as_planned_now(made_desk, ticker):
+    edit(made_desk.campaign, "radius_max_m = 0.9", "radius_max_m = 0.8")
+    ticker = Ticker(made_desk, ticker.instance)
+    ticker.execute(dg.RunRequest(job_name="tiny_plan"))
+    promotion = ticker.sensor("tiny_promotion")
+    assert promotion.run_requests == []
+    assert "2 of 2 shards are not validated as planned: shard-000000, shard-000001" in promotion.skip_message
+    assert asked_for(ticker.sensor("tiny_new_snippets")) == ["shard-000000", "shard-000001"]
+
+    ticker.execute(ticker.sensor("tiny_new_snippets").run_requests[0])
+    half = ticker.sensor("tiny_promotion")
+    assert half.run_requests == [] and "1 of 2 shards are not validated as planned: shard-000001" in half.skip_message
+    assert asked_for(ticker.sensor("tiny_new_snippets")) == ["shard-000001"]
+
+
+def test_promotion_waits_while_validated_shards_are_being_built_again(made_desk, ticker):
+    lose_promotion(made_desk)
+    range_of = dict(zip(PARTITION_RANGE_TAGS, ("shard-000000", "shard-000001"), strict=True))
+    job = ticker.definitions.resolve_job_def("tiny_shard")
+    run = ticker.instance.create_run_for_job(job, tags=range_of, status=dg.DagsterRunStatus.STARTED)
+    waits = ticker.sensor("tiny_promotion")
+    assert waits.run_requests == []
+    assert "2 of 2 shards are being built again: shard-000000, shard-000001" in waits.skip_message
+    ticker.instance.report_run_failed(run)
+    assert asked_for(ticker.sensor("tiny_promotion")) == ["tiny_promote"]
+
+
+@pytest.mark.ci
+def test_a_failed_promotion_says_why_it_waits_and_is_tried_again(made_desk, ticker):
+    lose_promotion(made_desk)
+    (first,) = ticker.sensor("tiny_promotion").run_requests
+    chunk = next(path for path in made_desk.layout.shard("shard-000001").rglob("c/0") if path.is_file())
+    sound = chunk.read_bytes()
+    chunk.write_bytes(sound[::-1])
+    ticker.execute(first, fails=True)
+    run = ticker.instance.get_run_records(limit=1)[0].dagster_run
+    waits = ticker.sensor("tiny_promotion")
+    assert waits.run_requests == []
+    assert f"run {run.run_id[:8]} of tiny_promote failed: " in waits.skip_message
+    assert "shard-000001" in waits.skip_message and "the sensor tries again after 20" in waits.skip_message
+    assert "to try at once, re-execute that run or materialize rollouts_zarr" in waits.skip_message
+    assert ticker.sensor("tiny_promotion", waits.cursor).skip_message == waits.skip_message, "a quiet tick says it too"
+
+    chunk.write_bytes(sound)
+    edit(made_desk.campaign, "[shards]", "[automation]\nretry_after_minutes = 0\n\n[shards]")
+    (second,) = ticker.sensor("tiny_promotion", waits.cursor).run_requests
+    assert second.run_key != first.run_key and second.run_key.endswith(f":after-{run.run_id[:8]}")
+    assert ticker.execute(second) == "tiny_promote"
+    assert "all 2 shards are promoted" in ticker.sensor("tiny_promotion").skip_message
+
+
+def test_a_quiet_sensor_looks_again_when_another_try_is_due(made_desk, ticker, monkeypatch):
+    lose_promotion(made_desk)
+    (first,) = ticker.sensor("tiny_promotion").run_requests
+    job = ticker.definitions.resolve_job_def("tiny_promote")
+    run = ticker.instance.create_run_for_job(job, tags={**first.tags, "dagster/run_key": first.run_key})
+    ticker.instance.report_run_failed(run, "the machine was switched off")
+    waits = ticker.sensor("tiny_promotion")
+    assert "failed: the machine was switched off" in waits.skip_message
+    later = time.time() + 59 * 60
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert ticker.sensor("tiny_promotion", waits.cursor).skip_message == waits.skip_message
+    monkeypatch.setattr(time, "time", lambda: later + 120)
+    assert asked_for(ticker.sensor("tiny_promotion", waits.cursor)) == ["tiny_promote"]
 
 
 def test_a_promotion_that_is_run_by_hand_is_refused_while_readers_are_pinned(made_desk, ticker):
@@ -139,7 +274,7 @@ def test_a_tick_with_nothing_new_looks_at_no_shard(made_desk, ticker, monkeypatc
 
     (made_desk.layout.shards / "something").mkdir()
     assert ticker.sensor(sensor, first.cursor).skip_message == first.skip_message and len(looks) == 2
-    old = json.dumps(json.loads(first.cursor) | {"looked": 0.0})
+    old = json.dumps(json.loads(first.cursor) | {"good_until": 0.0})
     for cursor in ("not JSON", "[]", old):
         ticker.sensor(sensor, cursor)
     assert len(looks) == 5, "a cursor that says nothing is no reason not to look, nor is one of more than an hour"
@@ -149,12 +284,30 @@ def test_a_quiet_sensor_wakes_up_for_new_snippets_and_for_a_shard_that_is_gone(m
     cursor = ticker.sensor("tiny_new_snippets").cursor
     shard = made_desk.layout.shard("shard-000001")
     shard.rename(shard.with_name("_gone"))
-    asked = ticker.sensor("tiny_new_snippets", cursor)
-    assert [request.partition_key for request in asked.run_requests] == ["shard-000001"]
+    gone = ticker.sensor("tiny_new_snippets", cursor)
+    assert asked_for(gone) == ["shard-000001"]
     shard.with_name("_gone").rename(shard)
-    cursor = ticker.sensor("tiny_new_snippets", asked.cursor).cursor
+    cursor = ticker.sensor("tiny_new_snippets", gone.cursor).cursor
     append_synthetic_snippets(made_desk.source, 1, workers=1)
-    assert len(ticker.sensor("tiny_new_snippets", cursor).run_requests) == 2
+    assert asked_for(ticker.sensor("tiny_new_snippets", cursor)) == ["tiny_plan"]
+
+
+def test_a_failed_shard_does_not_keep_others_from_being_asked_for(made_desk, ticker):
+    edit(made_desk.campaign, "[shards]", "[automation]\nshards_per_tick = 1\n\n[shards]")
+    for shard_id in ("shard-000000", "shard-000001"):
+        made_desk.layout.shard(shard_id).rename(made_desk.layout.shards / f"_{shard_id}")
+    ticker.instance.delete_dynamic_partition("tiny_shards", "shard-000001")
+    job = ticker.definitions.resolve_job_def("tiny_shard")
+    for shard_id in ("shard-000000", "shard-000001"):
+        result = ticker.sensor("tiny_new_snippets")
+        (request,) = result.run_requests
+        assert request.partition_key == shard_id
+        tags = {**request.tags, "dagster/run_key": request.run_key}
+        ticker.instance.report_run_failed(ticker.instance.create_run_for_job(job, tags=tags), f"{shard_id} broke")
+    assert [item.partition_keys for item in result.dynamic_partitions_requests] == [["shard-000001"]]
+    skipped = ticker.sensor("tiny_new_snippets").skip_message
+    assert "2 of 2 shards are not validated, and each was asked for already" in skipped
+    assert "the first is shard-000000: run" in skipped and "failed: shard-000000 broke" in skipped
 
 
 def test_partitions_are_added_in_parts_and_removed_with_the_plan(monkeypatch):
@@ -170,7 +323,8 @@ def test_partitions_are_added_in_parts_and_removed_with_the_plan(monkeypatch):
 def test_old_runs_go_unless_they_tell_what_is_current(made_desk, ticker):
     edit(made_desk.campaign, "[shards]", "[retention]\nrun_days = 0\n\n[shards]")
     campaign, home = str(made_desk.campaign), made_desk.home
-    assert clean_runs(campaign, home, apply=False) == (), "every run recorded something that is current"
+    (observed,) = clean_runs(campaign, home, apply=True)
+    assert "tiny_observe" in observed.why, "planning observed the source again; all others recorded what is current"
     (first,) = ticker.instance.get_runs(filters=dg.RunsFilter(job_name="tiny_plan"))
     assert made_desk.runner().run("plan").ok
     before = validated_versions(ticker.instance, made_desk.runner().keys)
@@ -181,25 +335,43 @@ def test_old_runs_go_unless_they_tell_what_is_current(made_desk, ticker):
     assert ticker.sensor("tiny_new_snippets").run_requests == []
 
 
-def test_the_nightly_schedule_asks_for_the_same_new_shards(made_desk, ticker):
-    assert ticker.schedule("tiny_nightly").run_requests == []
-    append_synthetic_snippets(made_desk.source, 1, workers=1)
-    asked = ticker.schedule("tiny_nightly").run_requests
-    assert [request.partition_key for request in asked] == ["shard-000002", "shard-000003"]
-
-
 @pytest.mark.ci
-def test_a_sensor_asks_in_parts_and_a_schedule_for_all_because_it_comes_once_a_night(made_desk, ticker):
+def test_a_night_plans_new_snippets_runs_all_shards_in_parts_and_tries_failed_ones_again(made_desk, ticker):
     edit(made_desk.campaign, "[shards]", "[automation]\nshards_per_tick = 2\n\n[shards]")
+    assert "all 2 shards are validated" in ticker.schedule("tiny_nightly").skip_message
+    assert "was not made by the nightly schedule" in ticker.sensor("tiny_nightly_shards").skip_message
     scene = VinOfflineStore.open(made_desk.source).row(0).scene_id
     append_synthetic_snippets(made_desk.source, 6, scene_ids=[scene], workers=1)
-    new = ["shard-000002", "shard-000003", "shard-000004"]
-    in_parts = ticker.sensor("tiny_new_snippets").run_requests
-    assert [request.partition_key for request in in_parts] == new[:2]
-    assert [request.partition_key for request in ticker.schedule("tiny_nightly").run_requests] == new
-    assert ticker.execute("tiny_shard", in_parts) == new[:2]
-    rest = ticker.sensor("tiny_new_snippets").run_requests
-    assert [request.partition_key for request in rest] == new[2:]
+    (night,) = ticker.schedule("tiny_nightly").run_requests
+    ticker.execute(night)
+    parts = []
+    while (part := ticker.sensor("tiny_nightly_shards")).run_requests:
+        parts.append(asked_for(part))
+        for request in part.run_requests:
+            if request.partition_key == "shard-000003":
+                tags = {**request.tags, "dagster/run_key": request.run_key}
+                run = ticker.instance.create_run_for_job(ticker.definitions.resolve_job_def("tiny_shard"), tags=tags)
+                ticker.instance.report_run_failed(run)
+            else:
+                ticker.execute(request)
+    assert parts == [["shard-000002", "shard-000003"], ["shard-000004"]]
+    assert "each was asked for already; the first is shard-000003" in part.skip_message
+    (night,) = ticker.schedule("tiny_nightly").run_requests
+    ticker.execute(night)
+    assert ticker.accept(ticker.sensor("tiny_nightly_shards")) == ["shard-000003"]
+    assert "all 5 shards are validated" in ticker.schedule("tiny_nightly").skip_message
+
+
+def test_once_somebody_plans_an_edited_campaign_the_night_is_over(made_desk, ticker):
+    shard = made_desk.layout.shard("shard-000001")
+    shard.rename(shard.with_name("_gone"))
+    (night,) = ticker.schedule("tiny_nightly").run_requests
+    ticker.execute(night)
+    assert asked_for(ticker.sensor("tiny_nightly_shards")) == ["shard-000001"]
+    edit(made_desk.campaign, "radius_max_m = 0.9", "radius_max_m = 0.8")
+    assert "the campaign was edited" in ticker.sensor("tiny_nightly_shards").skip_message
+    ticker.execute(dg.RunRequest(job_name="tiny_plan"))
+    assert "was not made by the nightly schedule" in ticker.sensor("tiny_nightly_shards").skip_message
 
 
 def test_the_schedule_follows_the_campaign(made_desk):

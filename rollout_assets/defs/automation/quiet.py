@@ -20,6 +20,7 @@ from rollout_assets.campaigns.columns.kept import file_stamp
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.config import canonical_hash
 from rollout_assets.defs import keys as names
+from rollout_assets.defs.automation.answer import Answer
 from rollout_assets.defs.records import last_storage_id, unfinished_runs
 from rollout_assets.defs.step import CampaignStep
 from rollout_assets.sources.layout import INDEX_FILE, MANIFEST_FILE
@@ -28,19 +29,17 @@ LOOK_ANYWAY_S = 3600.0
 """How long the answer of a look may be repeated."""
 
 
-def unless_quiet(
-    step: CampaignStep, cursor: str | None, look: Callable[[CampaignStep], dg.SensorResult]
-) -> dg.SensorResult:
+def unless_quiet(step: CampaignStep, cursor: str | None, look: Callable[[CampaignStep], Answer]) -> dg.SensorResult:
     """The answer of the last look if nothing has changed since, otherwise that of another look."""
     stamp, now = _stamp(step), time.time()
     before = _read(cursor)
-    if stamp is not None and before.get("stamp") == stamp and now - float(before.get("looked", 0)) < LOOK_ANYWAY_S:
+    if stamp is not None and before.get("stamp") == stamp and now < float(before.get("good_until", 0)):
         return dg.SensorResult(skip_reason=str(before["reason"]), cursor=cursor)
-    result = look(step)
-    if result.skip_reason is None or stamp is None:
-        return result
-    reason = str(result.skip_reason.skip_message or "")
-    return result._replace(cursor=json.dumps({"stamp": stamp, "looked": now, "reason": reason}))
+    answer = look(step)
+    if answer.requests or stamp is None:
+        return answer.result()
+    good_until = min(now + LOOK_ANYWAY_S, answer.good_until_s)
+    return answer.result(json.dumps({"stamp": stamp, "good_until": good_until, "reason": answer.reason}))
 
 
 def _read(cursor: str | None) -> dict[str, Any]:
