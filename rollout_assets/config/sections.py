@@ -301,6 +301,9 @@ class AutomationConfig(ConfigSection):
     shards_per_tick: Count = unhashed(
         200, description="Shards that one look of the sensor starts; the next look starts the rest."
     )
+    shards_per_run: Annotated[Count, Field(le=10_000)] = unhashed(
+        16, description="Shards that one run of a backfill takes in turn; 1 gives each shard a run of its own."
+    )
     promotion_workers: Annotated[Count, Field(le=256)] = unhashed(
         1, description="Processes that merge shards side by side in a promotion; the result is the same."
     )

@@ -29,6 +29,9 @@ POLICY_EVALUATION = "policy_evaluation"
 CHAIN = (VIN_OFFLINE_STORE, ROLLOUT_SHARD_PLAN, VIN_SOURCE_ROWS, ROLLOUT_SHARDS, VALIDATED_SHARDS, ROLLOUTS_ZARR)
 """The assets of a campaign, from recorded snippets to what training reads."""
 
+SHARD_CHAIN = (VIN_SOURCE_ROWS, ROLLOUT_SHARDS, VALIDATED_SHARDS)
+"""The assets with one partition per shard."""
+
 READINGS = (ROLLOUT_REPORT, ROLLOUT_METRICS)
 """The assets that summarize the promoted store for people."""
 
@@ -56,6 +59,15 @@ CAMPAIGN_TAG = "rollout_assets/campaign"
 
 PARTITION_TAG = "dagster/partition"
 """Dagster's run tag with the partition."""
+
+RANGE_START_TAG = "dagster/asset_partition_range_start"
+"""Dagster's run tag with the first partition of a run that takes a range of them."""
+
+RANGE_END_TAG = "dagster/asset_partition_range_end"
+"""Dagster's run tag with the last partition of such a run."""
+
+BACKFILL_TAG = "dagster/backfill"
+"""Dagster's tag of runs and materializations with the backfill that they belong to."""
 
 DATA_VERSION_TAG = "dagster/data_version"
 """Dagster's tag of a materialization or observation with its data version."""
@@ -97,8 +109,3 @@ class CampaignKeys:
     def partitions(self) -> dg.DynamicPartitionsDefinition:
         """One partition per planned shard."""
         return dg.DynamicPartitionsDefinition(name=self.partitions_name)
-
-    @property
-    def resource_key(self) -> str:
-        """Key of its ``CampaignResource``."""
-        return f"{self.name}_campaign"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import dagster as dg
 
 from rollout_assets.defs import keys as names
@@ -24,7 +26,18 @@ def unfinished_runs(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
 def shards_in_progress(instance: dg.DagsterInstance, keys: CampaignKeys) -> set[str]:
     """Shards that an unfinished run builds or will build."""
     runs = _runs_in_progress(instance, keys, names.SHARD, names.ROLLOUT_SHARDS)
-    return {run.tags[names.PARTITION_TAG] for run in runs if names.PARTITION_TAG in run.tags}
+    known = instance.get_dynamic_partitions(keys.partitions_name) if runs else ()
+    return {shard for run in runs for shard in shards_of_run(run, known)}
+
+
+def shards_of_run(run: dg.DagsterRun, known: Sequence[str]) -> Sequence[str]:
+    """The shards that a run is about: one, or all of ``known``, which are in order, from its first to its last."""
+    if names.PARTITION_TAG in run.tags:
+        return [run.tags[names.PARTITION_TAG]]
+    first, last = run.tags.get(names.RANGE_START_TAG), run.tags.get(names.RANGE_END_TAG)
+    if first not in known or last not in known:
+        return []
+    return known[known.index(first) : known.index(last) + 1]
 
 
 def promotion_in_progress(instance: dg.DagsterInstance, keys: CampaignKeys) -> bool:
