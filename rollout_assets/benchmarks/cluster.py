@@ -20,7 +20,8 @@ from rollout_assets.defs.home import open_instance
 from rollout_assets.defs.keys import GPU_POOL, PLAN, ROLLOUT_SHARDS, VALIDATED_SHARDS, VIN_SOURCE_ROWS, CampaignKeys
 from rollout_assets.errors import CampaignError, ConfigError
 from rollout_assets.progress import SILENT, ProgressSink
-from rollout_assets.testing.local_cluster import LocalCluster, local_cluster, wait_until
+from rollout_assets.testing.local_cluster import LocalCluster, local_cluster
+from rollout_assets.testing.local_daemon import wait_until
 from rollout_assets.testing.tiny_campaign import build_tiny_source, write_tiny_campaign
 
 ROWS_PER_SHARD = 6
@@ -157,4 +158,4 @@ def _through_dagster(
     with cluster.variables(), open_instance(cluster.home) as instance:
         wait_until("the backfill", lambda: not backfill_is_running(instance, backfill), LONGEST_S, every_s=2.0)
         cluster.stop_daemon()
-        return shard_throughput(instance, backfill, slots)
+        return shard_throughput(instance, keys, backfill, slots)

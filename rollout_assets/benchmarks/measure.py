@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
+from threading import Event, Thread
 from time import perf_counter, process_time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -60,3 +63,54 @@ class Steps:
     def __call__(self, note: str = "") -> None:
         self._progress(ProgressEvent(self._task, self._done, self._total, note, self._unit))
         self._done += 1
+
+
+class ProcessorMeter:
+    """Processor seconds of all processes below one, while the block runs.
+
+    The kernel adds up a process's time when it ends only for a parent that waits for it, which not every daemon does.
+    So the time of every descendant is read a few times a second; what one uses after the last look is not counted.
+    """
+
+    def __init__(self, ancestor: int, every_s: float = 0.2) -> None:
+        self._ancestor, self._every_s = ancestor, every_s
+        self._before: dict[tuple[int, int], int] = {}
+        self._used: dict[tuple[int, int], int] = {}
+        self._ended = Event()
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._before = dict(self._look())
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._used.update(self._look())
+
+    @property
+    def seconds(self) -> float:
+        """What was used since the block began."""
+        ticks = sum(used - self._before.get(process, 0) for process, used in self._used.items())
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self._every_s):
+            self._used.update(self._look())
+
+    def _look(self) -> Iterator[tuple[tuple[int, int], int]]:
+        """Every living descendant, by its number and its start, and the clock ticks that it has used."""
+        parents, facts = {}, {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                fields = path.read_text().rpartition(")")[2].split()
+                number = int(path.parent.name)
+                parents[number] = int(fields[1])
+                facts[number] = ((number, int(fields[19])), int(fields[11]) + int(fields[12]))
+        for number in parents:
+            above = parents[number]
+            while above in parents and above != self._ancestor:
+                above = parents[above]
+            if above == self._ancestor:
+                yield facts[number]

@@ -14,7 +14,6 @@ from typing import Annotated, Any
 from rollout_assets.benchmarks.measure import Seconds, timed
 from rollout_assets.benchmarks.results import Figure
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
-from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.plan_entry import shard_id_of
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.promotion_gate import refuse_unvalidated, versions_on_disk
@@ -65,8 +64,7 @@ def measure_one_more(folder: Path, shards: int, progress: ProgressSink) -> tuple
 
 def _stages(config: CampaignConfig) -> dict[str, Seconds]:
     """Promote and check a campaign as it is, every shard of which counts as validated."""
-    layout = CampaignLayout.of(config)
-    versions = versions_on_disk(layout, CampaignSurvey.of(config))
+    versions = versions_on_disk(CampaignSurvey.of(config))
     validated = {shard_id_of(number): version for number, version in enumerate(versions) if version is not None}
     stages: dict[str, Callable[[], Any]] = {
         "gate": lambda: refuse_unvalidated(config, validated),

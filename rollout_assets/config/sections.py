@@ -305,6 +305,9 @@ class AutomationConfig(ConfigSection):
     retry_after_minutes: NonNegative = unhashed(
         60.0, description="When a planning or promotion that failed is tried again, if nothing else has changed."
     )
+    shards_per_run: Annotated[Count, Field(le=10_000)] = unhashed(
+        16, description="Shards that one run of a backfill takes in turn; 1 gives each shard a run of its own."
+    )
     promotion_workers: Annotated[Count, Field(le=256)] = unhashed(
         1, description="Processes that merge shards side by side in a promotion; the result is the same."
     )

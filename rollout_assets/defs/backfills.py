@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from rollout_assets.defs.keys import PARTITION_TAG
+from rollout_assets.defs.keys import BACKFILL_TAG, CampaignKeys
+from rollout_assets.defs.records import shards_of_run
 from rollout_assets.errors import CampaignError
-
-BACKFILL_TAG = "dagster/backfill"
-"""Dagster's run tag with the backfill that launched the run."""
 
 UNFINISHED = ("REQUESTED", "CANCELING", "FAILING")
 """Dagster's words for a backfill that is not over."""
@@ -18,14 +16,14 @@ UNFINISHED = ("REQUESTED", "CANCELING", "FAILING")
 
 @dataclass(frozen=True)
 class ShardRunTimes:
-    """One run of one shard; the first three are seconds since the epoch."""
+    """One run of some shards in turn; the first three times are seconds since the epoch."""
 
-    shard_id: str
+    shards: int
     launched: float
     started: float
     ended: float
     steps_s: float
-    """Seconds inside its steps: reading, building, checking and validating the shard."""
+    """Seconds inside its step: reading, building, checking and validating its shards."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,11 @@ class ShardThroughput:
     slots: int
 
     @property
+    def shards(self) -> int:
+        """Shards of all runs."""
+        return sum(run.shards for run in self.runs)
+
+    @property
     def seconds(self) -> float:
         """From the first launch to the last end."""
         return max(run.ended for run in self.runs) - min(run.launched for run in self.runs)
@@ -43,21 +46,21 @@ class ShardThroughput:
     @property
     def shards_per_minute(self) -> float:
         """Finished shards a minute."""
-        return 60 * len(self.runs) / self.seconds
+        return 60 * self.shards / self.seconds
 
     @property
     def slot_s(self) -> float:
         """How long a slot is taken for one shard, the wait for the next launch included."""
-        return self.seconds * self.slots / len(self.runs)
+        return self.seconds * self.slots / self.shards
 
     @property
     def steps_s(self) -> float:
         """Seconds inside steps, a shard."""
-        return sum(run.steps_s for run in self.runs) / len(self.runs)
+        return sum(run.steps_s for run in self.runs) / self.shards
 
     @property
     def starting_s(self) -> float:
-        """Seconds from a launch to the beginning of the run: the scheduler's job, Python, and the definitions."""
+        """Seconds a run from its launch to its beginning: the scheduler's job, Python, and the definitions."""
         return sum(run.started - run.launched for run in self.runs) / len(self.runs)
 
     @property
@@ -74,18 +77,20 @@ def backfill_is_running(instance: dg.DagsterInstance, backfill_id: str) -> bool:
     return backfill.status.value in UNFINISHED
 
 
-def shard_throughput(instance: dg.DagsterInstance, backfill_id: str, slots: int) -> ShardThroughput:
-    """The times of a backfill's successful runs, one for each shard."""
+def shard_throughput(instance: dg.DagsterInstance, keys: CampaignKeys, backfill_id: str, slots: int) -> ShardThroughput:
+    """The times of a backfill's successful runs of shards."""
+    known = instance.get_dynamic_partitions(keys.partitions_name)
     filters = dg.RunsFilter(tags={BACKFILL_TAG: backfill_id}, statuses=[dg.DagsterRunStatus.SUCCESS])
-    runs = [run for run in instance.get_runs(filters=filters) if PARTITION_TAG in run.tags]
-    if not runs:
+    shards = {run.run_id: len(shards_of_run(run, known)) for run in instance.get_runs(filters=filters)}
+    if not any(shards.values()):
         raise CampaignError(f"backfill {backfill_id}: no run of a shard has succeeded")
-    return ShardThroughput(tuple(_times(instance, run) for run in runs), slots)
+    times = tuple(_times(instance, run_id, count) for run_id, count in shards.items() if count)
+    return ShardThroughput(times, slots)
 
 
-def _times(instance: dg.DagsterInstance, run: dg.DagsterRun) -> ShardRunTimes:
-    stats = instance.get_run_stats(run.run_id)
-    steps = instance.get_run_step_stats(run.run_id)
+def _times(instance: dg.DagsterInstance, run_id: str, shards: int) -> ShardRunTimes:
+    stats = instance.get_run_stats(run_id)
+    steps = instance.get_run_step_stats(run_id)
     inside = sum((step.end_time or 0.0) - (step.start_time or 0.0) for step in steps)
     times = (stats.launch_time or 0.0, stats.start_time or 0.0, stats.end_time or 0.0)
-    return ShardRunTimes(run.tags[PARTITION_TAG], *times, inside)
+    return ShardRunTimes(shards, *times, inside)

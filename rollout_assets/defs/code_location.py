@@ -15,9 +15,10 @@ from rollout_assets.defs.assets import campaign_assets
 from rollout_assets.defs.checks import campaign_checks
 from rollout_assets.defs.jobs import campaign_jobs
 from rollout_assets.defs.keys import CampaignKeys
-from rollout_assets.defs.resources import CampaignResource
+from rollout_assets.defs.resources import CAMPAIGN_FILES
 from rollout_assets.defs.schedules import campaign_schedules
 from rollout_assets.defs.sensors import campaign_sensors
+from rollout_assets.defs.shard_step import shard_step
 from rollout_assets.errors import ConfigError, RolloutAssetsError
 from rollout_assets.locations.url import Location, resolved
 
@@ -103,11 +104,15 @@ def _definitions(campaigns: Sequence[CampaignKeys], broken: Sequence[dg.AssetSpe
 def _joined(campaigns: Sequence[CampaignKeys], broken: Sequence[dg.AssetSpec]) -> dg.Definitions:
     jobs = {keys.name: campaign_jobs(keys) for keys in campaigns}
     return dg.Definitions(
-        assets=[*broken, *(asset for keys in campaigns for asset in campaign_assets(keys))],
+        assets=[
+            *broken,
+            *(asset for keys in campaigns for asset in campaign_assets(keys)),
+            *(shard_step(keys) for keys in campaigns),
+        ],
         asset_checks=[check for keys in campaigns for check in campaign_checks(keys)],
         jobs=[job for keys in campaigns for job in jobs[keys.name].values()],
         sensors=[sensor for keys in campaigns for sensor in campaign_sensors(keys, jobs[keys.name])],
         schedules=[schedule for keys in campaigns for schedule in campaign_schedules(keys, jobs[keys.name])],
-        resources={keys.resource_key: CampaignResource(campaign=keys.campaign) for keys in campaigns},
+        resources={"campaigns": CAMPAIGN_FILES},
         executor=dg.in_process_executor,
     )

@@ -26,6 +26,7 @@ from rollout_assets.defs.failures import BEFORE_ITS_FIRST_STEP, first_failure
 from rollout_assets.defs.home import databases_kept_open, open_instance
 from rollout_assets.defs.keys import GPU_POOL, OBSERVE, PARTITION_TAG, PLAN, PROMOTE, SHARD, SHARD_CHECKS, CampaignKeys
 from rollout_assets.defs.records import unfinished_runs
+from rollout_assets.defs.run_origin import LOCATION_TAGS, assign_to_location
 from rollout_assets.errors import CampaignError, ConfigError
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.workers import run_tasks
@@ -190,7 +191,7 @@ class HeadlessRunner:
     def run(self, job: str, partition: str | None = None) -> RunOutcome:
         """Run one job, for one shard if the job is about one; a failure inside the run is an outcome, never raised."""
         began = perf_counter()
-        tags = {PROCESS_TAG: f"{socket.gethostname()}:{os.getpid()}"}
+        tags = {PROCESS_TAG: f"{socket.gethostname()}:{os.getpid()}", **LOCATION_TAGS}
         alone = job == SHARD_CHECKS  # checks without their asset take the partition as a tag only
         if alone and partition is not None:
             tags[PARTITION_TAG] = partition
@@ -201,6 +202,7 @@ class HeadlessRunner:
             tags=tags,
             run_config=QUIET,
         )
+        assign_to_location(self.instance, result.run_id)
         checks = tuple(_check_outcome(evaluation) for evaluation in result.get_asset_check_evaluations())
         return RunOutcome(job, partition, result.run_id, result.success, _error(result), checks, perf_counter() - began)
 

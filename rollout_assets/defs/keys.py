@@ -29,6 +29,9 @@ POLICY_EVALUATION = "policy_evaluation"
 CHAIN = (VIN_OFFLINE_STORE, ROLLOUT_SHARD_PLAN, VIN_SOURCE_ROWS, ROLLOUT_SHARDS, VALIDATED_SHARDS, ROLLOUTS_ZARR)
 """The assets of a campaign, from recorded snippets to what training reads."""
 
+SHARD_CHAIN = (VIN_SOURCE_ROWS, ROLLOUT_SHARDS, VALIDATED_SHARDS)
+"""The assets with one partition per shard."""
+
 READINGS = (ROLLOUT_REPORT, ROLLOUT_METRICS)
 """The assets that summarize the promoted store for people."""
 
@@ -63,8 +66,14 @@ NIGHT_TAG = "rollout_assets/night"
 PARTITION_TAG = "dagster/partition"
 """Dagster's run tag with the partition."""
 
-PARTITION_RANGE_TAGS = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
-"""Dagster's run tags with the first and the last partition of a run about several."""
+RANGE_START_TAG = "dagster/asset_partition_range_start"
+"""Dagster's run tag with the first partition of a run that takes a range of them."""
+
+RANGE_END_TAG = "dagster/asset_partition_range_end"
+"""Dagster's run tag with the last partition of such a run."""
+
+BACKFILL_TAG = "dagster/backfill"
+"""Dagster's tag of runs and materializations with the backfill that they belong to."""
 
 RUN_KEY_TAG = "dagster/run_key"
 """Dagster's run tag with the key under which a sensor asked for the run."""
@@ -112,8 +121,3 @@ class CampaignKeys:
     def partitions(self) -> dg.DynamicPartitionsDefinition:
         """One partition per planned shard."""
         return dg.DynamicPartitionsDefinition(name=self.partitions_name)
-
-    @property
-    def resource_key(self) -> str:
-        """Key of its ``CampaignResource``."""
-        return f"{self.name}_campaign"

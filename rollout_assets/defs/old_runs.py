@@ -47,11 +47,10 @@ def _finished_runs(instance: dg.DagsterInstance, keys: CampaignKeys, before: flo
 
 def _tells(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Whether a run recorded the last event of an asset, or of an asset's partition that it was about."""
-    partition = run.tags.get(names.PARTITION_TAG)
     events = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
     for event in events:
         key = event.asset_key
-        if key is not None and _last_run(instance, key, partition) == run.run_id:
+        if key is not None and _last_run(instance, key, event.partition_key) == run.run_id:
             return True
     observed = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION).records
     return any(_last_observer(instance, event.asset_key) == run.run_id for event in observed if event.asset_key)
@@ -74,6 +73,7 @@ def _removable(record: dg.RunRecord, home: Path) -> Removable:
     days = (time.time() - record.create_timestamp.timestamp()) / _DAY_S
     path = home / "history" / "runs" / f"{run.run_id}.db"
     size = path.stat().st_size if path.is_file() else 0
-    what = f"{run.job_name} {run.tags.get(names.PARTITION_TAG, '')}".strip()
+    shards = [run.tags.get(tag, "") for tag in (names.PARTITION_TAG, names.RANGE_START_TAG, names.RANGE_END_TAG)]
+    what = " ".join(word for word in (run.job_name, *shards) if word)
     why = f"{what} {run.status.value.lower()} {days:.0f} days ago, and tells nothing current"
     return Removable("run", run.run_id, (), why, size)

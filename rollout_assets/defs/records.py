@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from rollout_assets.campaigns.plan_entry import shard_id_of
 from rollout_assets.defs import keys as names
 from rollout_assets.defs.keys import CampaignKeys
 
@@ -27,17 +26,18 @@ def unfinished_runs(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
 def shards_in_progress(instance: dg.DagsterInstance, keys: CampaignKeys) -> set[str]:
     """Shards that an unfinished run builds or will build."""
     runs = _runs_in_progress(instance, keys, names.SHARD, names.ROLLOUT_SHARDS)
-    return {shard_id for run in runs for shard_id in _shards_of(run)}
+    known = instance.get_dynamic_partitions(keys.partitions_name) if runs else ()
+    return {shard for run in runs for shard in shards_of_run(run, known)}
 
 
-def _shards_of(run: dg.DagsterRun) -> list[str]:
-    """The shards that a run is about: one, or all from a first to a last one."""
+def shards_of_run(run: dg.DagsterRun, known: Sequence[str]) -> Sequence[str]:
+    """The shards that a run is about: one, or all of ``known``, which are in order, from its first to its last."""
     if names.PARTITION_TAG in run.tags:
         return [run.tags[names.PARTITION_TAG]]
-    first, last = (run.tags.get(tag, "").removeprefix("shard-") for tag in names.PARTITION_RANGE_TAGS)
-    if not (first.isdecimal() and last.isdecimal()):
+    first, last = run.tags.get(names.RANGE_START_TAG), run.tags.get(names.RANGE_END_TAG)
+    if first not in known or last not in known:
         return []
-    return [shard_id_of(number) for number in range(int(first), int(last) + 1)]
+    return known[known.index(first) : known.index(last) + 1]
 
 
 def runs_by_key(instance: dg.DagsterInstance, run_keys: Sequence[str]) -> dict[str, dg.DagsterRun]:

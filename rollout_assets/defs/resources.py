@@ -1,15 +1,20 @@
-"""The resource that tells a run which campaign it belongs to."""
+"""The resource by which every step reads its campaign."""
 
 import dagster as dg
 
 from rollout_assets.config import CampaignConfig, load_campaign
 
 
-class CampaignResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """A campaign by the path of its TOML file, or by the name of one that ships with the package."""
+class CampaignFiles(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The files of all campaigns. A step asks for its own, so that one resource serves every campaign."""
 
-    campaign: str
+    def load(self, campaign: str) -> CampaignConfig:
+        """A campaign as its file says now; a device or path edited there is used by the next run.
 
-    def load(self) -> CampaignConfig:
-        """The campaign as its file says now; a device or path edited there is used by the next run."""
-        return load_campaign(self.campaign)
+        ``campaign`` is the path of its TOML file, or the name of one that ships with the package.
+        """
+        return load_campaign(campaign)
+
+
+CAMPAIGN_FILES = CampaignFiles()
+"""The one object, because Dagster joins definitions only if what they share is the same."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import monotonic
 from typing import Any
@@ -13,7 +13,7 @@ from rollout_assets.campaigns.plan import entry_of, open_source
 from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.config import CampaignConfig
 from rollout_assets.defs.keys import CampaignKeys
-from rollout_assets.defs.resources import CampaignResource
+from rollout_assets.defs.resources import CAMPAIGN_FILES, CampaignFiles
 from rollout_assets.progress import ProgressEvent
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
 from rollout_assets.sources.vin_store import VinOfflineStore
@@ -32,22 +32,29 @@ class CampaignStep:
     log: Any
     partition: str | None = None
     job: str = ""
+    _opened: list[VinOfflineStore] = field(default_factory=list)
 
     @classmethod
     def of_run(
-        cls, keys: CampaignKeys, context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext
+        cls,
+        keys: CampaignKeys,
+        context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
+        campaigns: CampaignFiles,
     ) -> CampaignStep:
         """The step behind the context of an asset or a check."""
-        resource: CampaignResource = getattr(context.resources, keys.resource_key)
-        partition = context.partition_key if context.has_partition_key else None
-        return cls(keys, resource.load(), context.instance, context.log, partition, context.run.job_name)
+        config = campaigns.load(keys.campaign)
+        return cls(keys, config, context.instance, context.log, job=context.run.job_name)
 
     @classmethod
     def of_tick(
         cls, keys: CampaignKeys, context: dg.SensorEvaluationContext | dg.ScheduleEvaluationContext
     ) -> CampaignStep:
         """The step behind one evaluation of a sensor or schedule."""
-        return cls(keys, CampaignResource(campaign=keys.campaign).load(), context.instance, context.log)
+        return cls(keys, CAMPAIGN_FILES.load(keys.campaign), context.instance, context.log)
+
+    def of_shard(self, shard_id: str) -> CampaignStep:
+        """The part of this step that is about one shard; all parts share one opened source."""
+        return replace(self, partition=shard_id)
 
     @property
     def shard_id(self) -> str:
@@ -58,10 +65,16 @@ class CampaignStep:
             )
         return self.partition
 
-    @cached_property
+    @property
     def source(self) -> VinOfflineStore:
         """The campaign's source store."""
-        return open_source(self.config)
+        if not self._opened:
+            self._opened.append(open_source(self.config))
+        return self._opened[0]
+
+    def reopen_source(self) -> None:
+        """Let the next use open the source anew, because it may have changed since."""
+        self._opened.clear()
 
     @cached_property
     def entry(self) -> RolloutShardEntry:

@@ -22,14 +22,15 @@ from rollout_assets.campaigns.run import run_campaign
 from rollout_assets.campaigns.versions import current_version
 from rollout_assets.config import CampaignConfig, load_campaign
 from rollout_assets.defs import keys as names
-from rollout_assets.defs.backfills import BACKFILL_TAG, backfill_is_running, shard_throughput
+from rollout_assets.defs.backfills import backfill_is_running, shard_throughput
 from rollout_assets.defs.home import open_instance
 from rollout_assets.defs.keys import CampaignKeys
 from rollout_assets.defs.records import validated_versions
 from rollout_assets.files import tree_digests
 from rollout_assets.locations.objects import ObjectFolder
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-from rollout_assets.testing.local_cluster import LocalCluster, RayNode, local_cluster, wait_until
+from rollout_assets.testing.local_cluster import LocalCluster, RayNode, local_cluster
+from rollout_assets.testing.local_daemon import wait_until
 from rollout_assets.testing.object_storage import environment_of, local_object_storage
 from rollout_assets.testing.tiny_campaign import build_tiny_source, write_tiny_campaign
 from tests.commands.in_process import call
@@ -114,7 +115,7 @@ def test_a_campaign_survives_a_killed_node_a_killed_daemon_and_an_orphan(request
 
     campaign = write_tiny_campaign(tmp_path, storage.url("source"), "ray")
     text = campaign.read_text().replace('output_dir = "ray"', f'output_dir = "{storage.url("ray")}"')
-    campaign.write_text(text)
+    campaign.write_text(f"automation.shards_per_run = 1\n{text}")
     config, keys = load_campaign(campaign), CampaignKeys.of(campaign)
     with local_cluster(tmp_path / "cluster", TEMPLATE, [campaign]) as cluster, cluster.variables():
         facts = json.loads(call("cluster", "check", "-c", str(campaign), "--json").out)
@@ -139,7 +140,7 @@ def test_a_campaign_survives_a_killed_node_a_killed_daemon_and_an_orphan(request
             cluster.add_node()
             cluster.start_daemon()
 
-            of_shard = RunsFilter(tags={names.PARTITION_TAG: shard_id, BACKFILL_TAG: backfill})
+            of_shard = RunsFilter(tags={names.RANGE_START_TAG: shard_id, names.BACKFILL_TAG: backfill})
             failed = lambda: [r for r in instance.get_runs(of_shard) if r.status == DagsterRunStatus.FAILURE]  # noqa: E731
             wait_until("the killed run to be failed", failed, LONG_S, every_s=1.0)
             noticed_s = time.monotonic() - killed_at
@@ -153,9 +154,9 @@ def test_a_campaign_survives_a_killed_node_a_killed_daemon_and_an_orphan(request
             wait_until("the backfill", lambda: not backfill_is_running(instance, backfill), LONG_S, every_s=2.0)
             runs = instance.get_runs(of_shard)
             assert len(runs) == 2 and runs[0].parent_run_id == runs[1].run_id and runs[0].is_success
-            failures = RunsFilter(tags={BACKFILL_TAG: backfill}, statuses=[DagsterRunStatus.FAILURE])
-            assert {run.tags.get(names.PARTITION_TAG) for run in instance.get_runs(failures)} <= {shard_id}
-            times = shard_throughput(instance, backfill, 2)
+            failures = RunsFilter(tags={names.BACKFILL_TAG: backfill}, statuses=[DagsterRunStatus.FAILURE])
+            assert {run.tags.get(names.RANGE_START_TAG) for run in instance.get_runs(failures)} <= {shard_id}
+            times = shard_throughput(instance, keys, backfill, 2)
     built = {shard: marker.content_sha256 for shard, marker in markers(config).items()}
     assert built == content_of_local(local) and len(built) == SHARDS
     packs = [fact.key for fact in storage_at(config.shards.output_dir).objects.listing("packs")]

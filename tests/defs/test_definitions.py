@@ -84,9 +84,9 @@ def test_jobs_sensors_and_schedules_are_named_after_the_campaign(demo):
     }
 
 
-def test_only_scoring_waits_for_the_gpu_pool(demo):
+def test_only_the_step_that_scores_waits_for_the_gpu_pool(demo):
     pools = {asset.op.name: asset.op.pool for asset in demo.assets if asset.op.pool}
-    assert pools == {"demo__rollout_shards": "gpu"}
+    assert pools == {"demo__shards": "gpu"}
 
 
 def test_definitions_load_in_three_seconds_without_torch_and_warp():

@@ -36,14 +36,14 @@ def holder_of(lock: Path) -> int | None:
     return None
 
 
-def wait_for_build(desk: Desk, seconds: float) -> int:
-    """The process that is in the middle of building the first shard."""
+def wait_for_build(desk: Desk, seconds: float, shard: str = "shard-000000") -> int:
+    """The process that is in the middle of building a shard."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if desk.layout.attempts("shard-000000") and (holder := holder_of(desk.layout.lock("shard-000000"))):
+        if desk.layout.attempts(shard) and (holder := holder_of(desk.layout.lock(shard))):
             return holder
         time.sleep(0.005)
-    raise AssertionError("no process began to build shard-000000")
+    raise AssertionError(f"no process began to build {shard}")
 
 
 @pytest.mark.slow

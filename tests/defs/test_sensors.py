@@ -14,7 +14,7 @@ from rollout_assets.campaigns.versions import current_version, rollback_promotio
 from rollout_assets.commands import campaign as commands
 from rollout_assets.defs.assets import plan as plan_asset
 from rollout_assets.defs.headless import QUIET
-from rollout_assets.defs.keys import PARTITION_RANGE_TAGS
+from rollout_assets.defs.keys import RANGE_END_TAG, RANGE_START_TAG
 from rollout_assets.defs.old_runs import clean_runs
 from rollout_assets.defs.records import validated_versions
 from rollout_assets.sources.vin_store import VinOfflineStore
@@ -203,7 +203,7 @@ def test_after_an_edit_and_planning_again_both_sensors_wait_for_the_shards_as_pl
 
 def test_promotion_waits_while_validated_shards_are_being_built_again(made_desk, ticker):
     lose_promotion(made_desk)
-    range_of = dict(zip(PARTITION_RANGE_TAGS, ("shard-000000", "shard-000001"), strict=True))
+    range_of = {RANGE_START_TAG: "shard-000000", RANGE_END_TAG: "shard-000001"}
     job = ticker.definitions.resolve_job_def("tiny_shard")
     run = ticker.instance.create_run_for_job(job, tags=range_of, status=dg.DagsterRunStatus.STARTED)
     waits = ticker.sensor("tiny_promotion")

@@ -11,6 +11,7 @@ import dagster as dg
 from rollout_assets.defs import keys as names
 from rollout_assets.defs.keys import CampaignKeys
 from rollout_assets.defs.lazy import load
+from rollout_assets.defs.resources import CampaignFiles
 from rollout_assets.defs.retries import RETRIES, failures_for_dagster
 
 OWNERS = ["team:rollout-data"]
@@ -73,7 +74,6 @@ ASSETS = (
         "only read and checked; anything else in its place is set aside, and the shard is built again.",
         partitioned=True,
         by_config=True,
-        pool=names.GPU_POOL,
     ),
     CampaignAsset(
         names.VALIDATED_SHARDS,
@@ -140,8 +140,9 @@ ASSETS = (
 
 
 def campaign_assets(keys: CampaignKeys) -> list[dg.AssetsDefinition]:
-    """The assets of a campaign, from its observed source to what is made of the promoted store."""
-    return [_observed_source(keys), *(_computed(keys, asset) for asset in defined_assets(keys))]
+    """The assets of a campaign that have no partitions; those of its shards are one step, in ``shard_step``."""
+    whole = [asset for asset in defined_assets(keys) if not asset.partitioned]
+    return [_observed_source(keys), *(_computed(keys, asset) for asset in whole)]
 
 
 def defined_assets(keys: CampaignKeys) -> list[CampaignAsset]:
@@ -157,22 +158,20 @@ def _computed(keys: CampaignKeys, about: CampaignAsset) -> dg.AssetsDefinition:
         group_name=keys.name,
         kinds=set(about.kinds),
         owners=OWNERS,
-        required_resource_keys={keys.resource_key},
         retry_policy=RETRIES,
         metadata={"campaign": keys.config.name},
-        code_version=_code_version(keys, about),
-        partitions_def=keys.partitions if about.partitioned else None,
+        code_version=code_version(keys, about),
         pool=about.pool,
         op_tags={PRIORITY_TAG: str(about.priority)} if about.priority else None,
     )
-    def asset(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+    def asset(context: dg.AssetExecutionContext, campaigns: CampaignFiles) -> dg.MaterializeResult[None]:
         with failures_for_dagster():
-            return load(about.compute)(load("step.CampaignStep").of_run(keys, context))
+            return load(about.compute)(load("step.CampaignStep").of_run(keys, context, campaigns))
 
     return asset
 
 
-def _code_version(keys: CampaignKeys, about: CampaignAsset) -> str:
+def code_version(keys: CampaignKeys, about: CampaignAsset) -> str:
     """What an asset is stale by, when it changes."""
     if about.section is not None:
         return str(getattr(keys.config, about.section).config_hash)
@@ -190,10 +189,10 @@ def _observed_source(keys: CampaignKeys) -> dg.AssetsDefinition:
     )
 
     @dg.multi_observable_source_asset(  # type: ignore[untyped-decorator]
-        specs=[spec], name=f"{keys.name}__{names.VIN_OFFLINE_STORE}", required_resource_keys={keys.resource_key}
+        specs=[spec], name=f"{keys.name}__{names.VIN_OFFLINE_STORE}"
     )
-    def observe(context: dg.AssetExecutionContext) -> dg.ObserveResult:
+    def observe(context: dg.AssetExecutionContext, campaigns: CampaignFiles) -> dg.ObserveResult:
         with failures_for_dagster():
-            return load("assets.source.vin_offline_store")(load("step.CampaignStep").of_run(keys, context))
+            return load("assets.source.vin_offline_store")(load("step.CampaignStep").of_run(keys, context, campaigns))
 
     return observe

@@ -12,6 +12,7 @@ from rollout_assets.campaigns import check_names
 from rollout_assets.defs.assets import defined_assets
 from rollout_assets.defs.keys import POLICY_EVALUATION, ROLLOUT_SHARDS, ROLLOUTS_ZARR, VALIDATED_SHARDS, CampaignKeys
 from rollout_assets.defs.lazy import load
+from rollout_assets.defs.resources import CampaignFiles
 from rollout_assets.defs.retries import RETRIES, failures_for_dagster
 
 
@@ -42,8 +43,8 @@ CHECK_GROUPS = (
 
 
 def campaign_checks(keys: CampaignKeys) -> list[dg.AssetChecksDefinition]:
-    """All checks of a campaign."""
-    defined = {asset.name for asset in defined_assets(keys)}
+    """The checks of a campaign that have no partitions; those of its shards are part of their step."""
+    defined = {asset.name for asset in defined_assets(keys) if not asset.partitioned}
     return [_checks(keys, group) for group in CHECK_GROUPS if group.asset in defined]
 
 
@@ -62,8 +63,9 @@ def _check_keys(keys: CampaignKeys, *assets: str) -> list[dg.AssetCheckKey]:
     return [dg.AssetCheckKey(keys.key(group.asset), name) for group in groups for name in group.promises]
 
 
-def _checks(keys: CampaignKeys, group: CheckGroup) -> dg.AssetChecksDefinition:
-    specs = [
+def check_specs(keys: CampaignKeys, group: CheckGroup) -> list[dg.AssetCheckSpec]:
+    """What Dagster knows of the checks of a group."""
+    return [
         dg.AssetCheckSpec(
             check,
             asset=keys.key(group.asset),
@@ -74,17 +76,18 @@ def _checks(keys: CampaignKeys, group: CheckGroup) -> dg.AssetChecksDefinition:
         for check, promise in group.promises.items()
     ]
 
+
+def _checks(keys: CampaignKeys, group: CheckGroup) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(
         name=f"{keys.name}__{group.asset}_{group.name}",
-        specs=specs,
-        required_resource_keys={keys.resource_key},
+        specs=check_specs(keys, group),
         retry_policy=RETRIES,
         can_subset=True,  # without it the UI lets nobody execute one check by itself
     )
-    def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+    def checks(context: dg.AssetCheckExecutionContext, campaigns: CampaignFiles) -> Iterator[dg.AssetCheckResult]:
         asked_for = {key.name for key in context.op_execution_context.selected_asset_check_keys}
         with failures_for_dagster():
-            results = load(group.evaluate)(load("step.CampaignStep").of_run(keys, context))
+            results = load(group.evaluate)(load("step.CampaignStep").of_run(keys, context, campaigns))
             yield from (result for result in results if result.check_name in asked_for)
 
     return checks
