@@ -14,7 +14,7 @@ from email.utils import formatdate
 from pathlib import Path
 
 from rollout_assets.errors import MachineFault
-from rollout_assets.testing.local_cluster import answers, free_port, wait_until
+from rollout_assets.testing.local_daemon import answers, free_port, wait_until
 from rollout_assets.testing.object_storage import AZURITE_ACCOUNT, AZURITE_KEY, BUCKET, LocalObjectStorage
 
 _VERSION = "2021-08-06"
