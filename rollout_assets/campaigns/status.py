@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, get_args, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rollout_assets.campaigns.columns.marker_columns import built_numbers
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.markers import last_failure, owner_if_finished, skipped_in_words
@@ -53,6 +54,51 @@ class RolloutShardStatus:
     seconds: float | None
 
 
+class ShardStatuses(Sequence[RolloutShardStatus]):
+    """The statuses of some shards, each made when it is asked for; what is only counted is counted by columns.
+
+    ``states``: (shards,) places in ``SHARD_STATES``. ``records``: (shards,) records, -1 where they are not known.
+    """
+
+    def __init__(
+        self, states: NDArray[np.int8], records: NDArray[np.int64], status: Callable[[int], RolloutShardStatus]
+    ) -> None:
+        self.states = states
+        self.records = records
+        self._status = status
+
+    @classmethod
+    def of(cls, statuses: Sequence[RolloutShardStatus]) -> ShardStatuses:
+        """Those that somebody has made already."""
+        states = np.array([SHARD_STATES.index(status.state) for status in statuses], np.int8)
+        records = np.array([-1 if status.records is None else status.records for status in statuses], np.int64)
+        return cls(states, records, statuses.__getitem__)
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @overload
+    def __getitem__(self, place: int) -> RolloutShardStatus: ...
+    @overload
+    def __getitem__(self, place: slice) -> ShardStatuses: ...
+    def __getitem__(self, place: int | slice) -> RolloutShardStatus | ShardStatuses:
+        numbers = range(len(self))[place]
+        return self._status(numbers) if isinstance(numbers, int) else self._only(np.array(numbers, np.int64))
+
+    def in_state(self, state: ShardState) -> ShardStatuses:
+        """Those in one state."""
+        return self._only(np.flatnonzero(self.states == SHARD_STATES.index(state)))
+
+    def without_records(self) -> ShardStatuses:
+        """Finished ones that have no record."""
+        return self._only(np.flatnonzero(self.records == 0))
+
+    def _only(self, numbers: NDArray[np.int64]) -> ShardStatuses:
+        return ShardStatuses(
+            self.states[numbers], self.records[numbers], lambda place: self._status(int(numbers[place]))
+        )
+
+
 @dataclass(frozen=True)
 class PromotedVersionStatus:
     """A promoted version: what of it is not as it was published, and what to do about it."""
@@ -73,7 +119,7 @@ class RolloutShardCampaignStatus:
 
     campaign: str
     output_dir: str
-    shards: tuple[RolloutShardStatus, ...]
+    shards: ShardStatuses
     unplanned_rows: tuple[str, ...] = ()
     behind: str = ""
     versions: tuple[PromotedVersionStatus, ...] = ()
@@ -81,27 +127,27 @@ class RolloutShardCampaignStatus:
 
     def counts(self) -> dict[ShardState, int]:
         """Shards by state, all states named."""
-        counts = Counter(shard.state for shard in self.shards)
-        return {state: counts[state] for state in SHARD_STATES}
+        counts = np.bincount(self.shards.states, minlength=len(SHARD_STATES)).tolist()
+        return dict(zip(SHARD_STATES, counts, strict=True))
 
     @property
     def complete(self) -> bool:
         """Whether every planned shard is finished and current."""
-        return all(shard.state == "succeeded" for shard in self.shards)
+        return self.counts()["succeeded"] == len(self.shards)
 
     @property
     def barren(self) -> bool:
         """Whether every shard is finished and not one has a record."""
-        return self.complete and not any(shard.records for shard in self.shards)
+        return self.complete and not (self.shards.records > 0).any()
 
     @property
     def damaged_versions(self) -> tuple[PromotedVersionStatus, ...]:
         """The promoted versions that are not as they were published."""
         return tuple(version for version in self.versions if version.problems)
 
-    def of(self, state: ShardState) -> tuple[RolloutShardStatus, ...]:
+    def of(self, state: ShardState) -> ShardStatuses:
         """The shards in one state."""
-        return tuple(shard for shard in self.shards if shard.state == state)
+        return self.shards.in_state(state)
 
 
 def summarize_rollout_shard_campaign(
@@ -126,9 +172,9 @@ def summarize_rollout_shard_campaign(
         refresh_shards(layout)
     refresh_versions(layout)
     if survey is None or deep:
-        shards = tuple(shard_status(config, layout, entry, source, deep) for entry in entries)
+        shards = ShardStatuses.of([shard_status(config, layout, entry, source, deep) for entry in entries])
     else:
-        shards = tuple(_surveyed(config, layout, survey, source))
+        shards = _surveyed(config, layout, survey, source)
     new = () if source is None else unplanned_rows(config, entries, source)
     behind = promoted_behind(config, entries, survey, refresh=False)
     versions, pin = version_statuses(config, deep), read_pin(layout)
@@ -228,25 +274,55 @@ _CURRENT_HINTS = {
 
 def _surveyed(
     config: CampaignConfig, layout: CampaignLayout, survey: CampaignSurvey, source: VinOfflineStore | None
-) -> Iterator[RolloutShardStatus]:
+) -> ShardStatuses:
     """What ``shard_status`` says of every shard; only those that are neither finished nor missing are looked at."""
-    columns, folders, finished = survey.planned.columns, survey.folders, survey.finished
-    changes, skips, hint = survey.planned.config_changes(config), finished.texts["skips"], _HINTS["missing"]
-    seen = folders.running | folders.built | folders.failed | folders.attempted
-    facts = (finished.by_shard(name) for name in ("skips", "records", "skipped", "bytes", "seconds"))
-    of_shards = zip(
-        survey.current(source).tolist(), columns.splits, columns.rows_per_shard.tolist(), *facts, strict=True
-    )
-    for number, (current, split, rows, skip, records, skipped, stored, seconds) in enumerate(of_shards):
-        shard_id = shard_id_of(number)
-        if current and number not in changes and shard_id not in folders.running:
-            yield RolloutShardStatus(
-                shard_id, split, rows, "succeeded", skips[skip], "", records, skipped, stored, seconds
-            )
-        elif shard_id in seen:
-            yield shard_status(config, layout, survey.planned[number], source)
-        else:
-            yield RolloutShardStatus(shard_id, split, rows, "missing", _NOT_BUILT, hint, None, None, None, None)
+    folders, finished = survey.folders, survey.finished
+    looked_at = np.zeros(len(survey.planned), np.bool_)
+    looked_at[_numbers(folders.running | folders.built | folders.failed | folders.attempted, survey)] = True
+    succeeded = survey.current(source)
+    succeeded[[*survey.planned.config_changes(config)]] = False
+    succeeded[_numbers(folders.running, survey)] = False
+    looked_at &= ~succeeded
+    others = {
+        number: shard_status(config, layout, survey.planned[number], source)
+        for number in np.flatnonzero(looked_at).tolist()
+    }
+    states = np.full(len(survey.planned), SHARD_STATES.index("missing"), np.int8)
+    states[succeeded] = SHARD_STATES.index("succeeded")
+    records = np.full(len(survey.planned), -1, np.int64)
+    records[succeeded] = finished.columns["records"][finished.place[succeeded]]
+    for number, status in others.items():
+        states[number] = SHARD_STATES.index(status.state)
+        records[number] = -1 if status.records is None else status.records
+    return ShardStatuses(states, records, _Surveyed(survey, succeeded, others).status)
+
+
+def _numbers(names: Iterable[str], survey: CampaignSurvey) -> list[int]:
+    return [number for number in built_numbers(names) if number < len(survey.planned)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Surveyed:
+    """Makes statuses from columns; ``succeeded``: (shards,), ``others``: those that somebody looked at, by number."""
+
+    survey: CampaignSurvey
+    succeeded: NDArray[np.bool_]
+    others: Mapping[int, RolloutShardStatus]
+
+    def status(self, number: int) -> RolloutShardStatus:
+        """The status of one shard."""
+        if number in self.others:
+            return self.others[number]
+        plan, finished, shard_id = self.survey.planned.columns, self.survey.finished, shard_id_of(number)
+        split, rows = plan.names["splits"][plan.split[number]], int(plan.rows_per_shard[number])
+        if not self.succeeded[number]:
+            hint = _HINTS["missing"]
+            return RolloutShardStatus(shard_id, split, rows, "missing", _NOT_BUILT, hint, None, None, None, None)
+        place, columns = finished.place[number], finished.columns
+        reason = finished.texts["skips"][columns["skips"][place]]
+        records, skipped, stored = (int(columns[name][place]) for name in ("records", "skipped", "bytes"))
+        seconds = float(columns["seconds"][place])
+        return RolloutShardStatus(shard_id, split, rows, "succeeded", reason, "", records, skipped, stored, seconds)
 
 
 def shard_status(

@@ -62,7 +62,10 @@ SHOWN_SCENES = 3
 """Scenes that a message lists; the result in JSON has all of them."""
 
 SHOWN_SHARDS = 200
-"""Shards that the table of ``status`` lists; a table of 100,000 rows takes a minute to lay out and nobody reads it."""
+"""Shards that the table of ``status`` lists all; one of 100,000 rows takes a minute to lay out and nobody reads it."""
+
+SHOWN_OF_MORE = 50
+"""Shards that the table lists of a campaign with more of them."""
 
 _BY_URGENCY: tuple[ShardState, ...] = ("failed", "incomplete", "running", "missing", "succeeded")
 
@@ -296,7 +299,7 @@ def _show_run(result: CampaignRunResult) -> None:
     if result.barren:
         say(red(NO_RECORD))
     elif without:
-        say(_without_records(without))
+        say(_without_records(without, len(without)))
 
 
 def _show_promotion(result: PromotionResult) -> None:
@@ -335,12 +338,12 @@ def _show_status(summary: RolloutShardCampaignStatus) -> None:
     say(_status_line(summary))
 
 
-def _shown_shards(summary: RolloutShardCampaignStatus) -> tuple[RolloutShardStatus, ...]:
+def _shown_shards(summary: RolloutShardCampaignStatus) -> Sequence[RolloutShardStatus]:
     """All shards, or the first of those that somebody may have to act on, and then of the others."""
     if len(summary.shards) <= SHOWN_SHARDS:
         return summary.shards
     by_state = (summary.of(state) for state in _BY_URGENCY)
-    return tuple(islice(chain.from_iterable(by_state), SHOWN_SHARDS))
+    return tuple(islice(chain.from_iterable(by_state), SHOWN_OF_MORE))
 
 
 def _status_table(summary: RolloutShardCampaignStatus) -> Table:
@@ -366,12 +369,12 @@ def _status_line(summary: RolloutShardCampaignStatus) -> Text:
     counts = ", ".join(f"{count} {state}" for state, count in summary.counts().items() if count)
     lines = [line(f"{len(summary.shards):,} shards: {counts}")]
     if len(summary.shards) > SHOWN_SHARDS:
-        lines.append(line(f"shown are {SHOWN_SHARDS}, those that need somebody first; --json has all of them"))
-    without = [shard.shard_id for shard in summary.shards if shard.records == 0]
+        lines.append(line(f"shown are {SHOWN_OF_MORE}, those that need somebody first; --json has all of them"))
+    without = summary.shards.without_records()
     if summary.barren:
         lines.append(red(NO_RECORD))
     elif without:
-        lines.append(_without_records(without))
+        lines.append(_without_records([shard.shard_id for shard in without[: SHOWN_SHARDS + 1]], len(without)))
     if summary.unplanned_rows:
         new = summary.unplanned_rows
         unplanned = yellow(f"{counted(len(new), 'source row')} {'is' if len(new) == 1 else 'are'} in no shard yet")
@@ -385,9 +388,10 @@ def _status_line(summary: RolloutShardCampaignStatus) -> Text:
     return Text("\n").join(lines)
 
 
-def _without_records(shard_ids: Sequence[str]) -> Text:
+def _without_records(shard_ids: Sequence[str], count: int) -> Text:
+    """How many shards have no record, and the first of them."""
     listed = ", ".join(shard_ids[:SHOWN_SHARDS]) + (" …" if shard_ids[SHOWN_SHARDS:] else "")
-    return line(yellow(f"{counted(len(shard_ids), 'shard')} without a record"), f": {listed}")
+    return line(yellow(f"{counted(count, 'shard')} without a record"), f": {listed}")
 
 
 def _say_absent(target_ids: Sequence[str], where: str) -> None:

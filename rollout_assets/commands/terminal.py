@@ -165,4 +165,6 @@ def _json(value: Any) -> Any:
         return value
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, Sequence):
+        return [_json(entry) for entry in value]
     raise TypeError(f"{type(value).__name__} has no JSON form")

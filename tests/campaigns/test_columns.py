@@ -105,9 +105,16 @@ def test_columns_that_are_damaged_or_old_are_made_again(tmp_path):
 def same_status(config, source=None):
     """The survey's statuses, which must be those of the slow look at every shard."""
     layout = CampaignLayout.of(config)
-    fast = summarize_rollout_shard_campaign(config, source=source).shards
+    summary = summarize_rollout_shard_campaign(config, source=source)
+    fast = summary.shards
     slow = [shard_status(config, layout, entry, source) for entry in read_rollout_shard_manifest(config)]
     assert [vars(one) for one in fast] == [vars(one) for one in slow]
+    for state, count in summary.counts().items():
+        assert [vars(one) for one in summary.of(state)] == [vars(one) for one in slow if one.state == state]
+        assert count == len(summary.of(state)) == [one.state for one in slow].count(state)
+    assert [one.shard_id for one in fast.without_records()] == [one.shard_id for one in slow if one.records == 0]
+    assert summary.complete == all(one.state == "succeeded" for one in slow)
+    assert [vars(one) for one in fast[1:]] == [vars(one) for one in slow[1:]]
     return {one.shard_id: one.state for one in fast}
 
 
