@@ -57,7 +57,7 @@ def _measure(sizes: results.BenchmarkSizes, device: str, seed: int, step: Steps)
     step("a second process")
     second_process_s, second_process_cpu_s = _second_process_s(device)
     step("two processes")
-    speedup, cpu_speedup = _two_process_speedup(device, seed, sizes)
+    speedup, cpu_speedup = two_process_speedup(device, seed, sizes.rounds)
     step()
     return results.OracleBenchmark(
         device=device,
@@ -205,7 +205,7 @@ def _second_process_s(device: str) -> tuple[float, float]:
     return min(ended - began for began, ended, _ in starts), min(cpu for *_, cpu in starts)
 
 
-def _two_process_speedup(device: str, seed: int, sizes: results.BenchmarkSizes) -> tuple[float, float]:
+def two_process_speedup(device: str, seed: int, rounds: int) -> tuple[float, float]:
     """Views per second of two worker processes over those of one, by wall time and by CPU time.
 
     By wall time it also shows what else the machine is doing; by CPU time it shows whether the two disturb each other.
@@ -213,7 +213,7 @@ def _two_process_speedup(device: str, seed: int, sizes: results.BenchmarkSizes) 
     """
     if device != "cpu" or (os.cpu_count() or 1) < 2:
         return float("nan"), float("nan")
-    job = (device, seed, sizes.rounds)
+    job = (device, seed, rounds)
     alone = np.array(run_in_new_process(_score_rounds, job))
     together = np.array(list(run_tasks(_round_scorer, {"first": job, "second": job}, 2).values())).max(axis=0)
     wall, cpu = 2.0 * alone / together

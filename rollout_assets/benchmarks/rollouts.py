@@ -50,7 +50,8 @@ class RolloutBenchmark:
     views_per_cpu_second: Annotated[float, Figure("views scored per second of one core", "{:,.0f} /s")]
     kernel_s: Annotated[float, Figure("device kernels", "{:.1f} s")]
     kernel_share: Annotated[float, Figure("device kernels, of wall time", "{:.0%}")]
-    host_cpu_s: Annotated[float, Figure("processor time outside kernels", "{:.1f} s")]
+    host_cpu_s: Annotated[float, Figure("processor time outside kernels", "{:.2f} s")]
+    host_code_s: Annotated[float, Figure("  of which compiled code of the host: crops and trees", "{:.2f} s")]
     kernel_launches: Annotated[int, Figure("kernel launches", "{:,}")]
     single_thread_launches: Annotated[int, Figure("launches of one thread", "{:,}")]
     copies_to_device: Annotated[int, Figure("copies to the device", "{:,}")]
@@ -99,6 +100,7 @@ def benchmark_rollouts(
         kernel_s=clock.seconds if on_cpu else float("nan"),
         kernel_share=clock.seconds / wall if on_cpu else float("nan"),
         host_cpu_s=cpu - clock.cpu_seconds,
+        host_code_s=clock.host_code_seconds,
         kernel_launches=clock.launches,
         single_thread_launches=clock.single_thread_launches,
         copies_to_device=clock.copies_to_device,

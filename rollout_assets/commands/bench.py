@@ -29,6 +29,15 @@ def oracle(
 
 
 @app.command()
+def kernels(
+    tree_faces: Annotated[int, typer.Option(help="Faces of the tree that is built and read.", min=1_000)] = 5_000_000,
+    as_json: AsJson = False,
+) -> None:
+    """Rays, a large tree and a second process on the CPU, in one table."""
+    _run("kernels.benchmark_kernels", as_json, tree_faces=tree_faces)
+
+
+@app.command()
 def rollouts(
     campaign: CampaignOption = DEMO_CAMPAIGN,
     rows: Annotated[int | None, typer.Option(help="Only the first rows; default: all.", min=1)] = None,

@@ -91,57 +91,54 @@ _BUILD = """
         const float origin = p.centre_low[axis];
         if (by_area && spread[axis] > 0.0f) {
             scale = (float)BINS * 0.99999f / spread[axis];
+            // Most parts are small and leave most bins empty, so only bins with content are ever looked at.
             int counts[BINS];
             four lows[BINS], highs[BINS];
-            for (int b = 0; b < BINS; ++b) {
-                counts[b] = 0;
-                lows[b] = NONE_LOW;
-                highs[b] = NONE_HIGH;
-            }
+            unsigned filled = 0;
             for (int i = start; i < stop; ++i) {
                 const reference& r = refs[i];
                 int b = (int)((r.low[axis] + r.high[axis] - origin) * scale);
                 b = b < 0 ? 0 : (b > BINS - 1 ? BINS - 1 : b);
-                ++counts[b];
-                lows[b] = lesser(lows[b], low_of(r));
-                highs[b] = larger(highs[b], high_of(r));
+                if (filled >> b & 1) {
+                    ++counts[b];
+                    lows[b] = lesser(lows[b], low_of(r));
+                    highs[b] = larger(highs[b], high_of(r));
+                } else {
+                    filled |= 1u << b;
+                    counts[b] = 1;
+                    lows[b] = low_of(r);
+                    highs[b] = high_of(r);
+                }
             }
+            int used_bins[BINS], bins = 0;
+            for (unsigned rest = filled; rest; rest &= rest - 1) used_bins[bins++] = __builtin_ctz(rest);
             float right_cost[BINS];
-            for (int b = 0; b < BINS; ++b) right_cost[b] = 0.0f;
+            four right_lows[BINS], right_highs[BINS];
             four low = NONE_LOW, high = NONE_HIGH;
             int total = 0;
-            for (int b = BINS - 1; b > 0; --b) {
-                if (counts[b] > 0) {
-                    low = lesser(low, lows[b]);
-                    high = larger(high, highs[b]);
-                    total += counts[b];
-                }
-                if (total > 0) right_cost[b] = half_area(low, high) * (float)total;
+            for (int k = bins - 1; k > 0; --k) {
+                const int b = used_bins[k];
+                right_lows[k] = low = lesser(low, lows[b]);
+                right_highs[k] = high = larger(high, highs[b]);
+                total += counts[b];
+                right_cost[k] = half_area(low, high) * (float)total;
             }
             float best_cost = LARGE;
             low = NONE_LOW, high = NONE_HIGH;
             total = 0;
-            for (int b = 0; b < BINS - 1; ++b) {
-                if (counts[b] > 0) {
-                    low = lesser(low, lows[b]);
-                    high = larger(high, highs[b]);
-                    total += counts[b];
-                }
-                if (total > 0 && total < stop - start) {
-                    float cost = half_area(low, high) * (float)total + right_cost[b + 1];
-                    if (cost < best_cost) {
-                        best_cost = cost;
-                        best = b;
-                    }
-                }
-            }
-            if (best >= 0) {
-                p.low = right.low = NONE_LOW;
-                p.high = right.high = NONE_HIGH;
-                for (int b = 0; b < BINS; ++b) {
-                    part& side = b <= best ? p : right;
-                    side.low = lesser(side.low, lows[b]);
-                    side.high = larger(side.high, highs[b]);
+            for (int k = 0; k + 1 < bins; ++k) {
+                const int b = used_bins[k];
+                low = lesser(low, lows[b]);
+                high = larger(high, highs[b]);
+                total += counts[b];
+                float cost = half_area(low, high) * (float)total + right_cost[k + 1];
+                if (cost < best_cost) {
+                    best_cost = cost;
+                    best = b;
+                    p.low = low;
+                    p.high = high;
+                    right.low = right_lows[k + 1];
+                    right.high = right_highs[k + 1];
                 }
             }
         }

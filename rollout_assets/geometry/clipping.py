@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import warp as wp
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from rollout_assets.geometry import clipping_native
 from rollout_assets.geometry.devices import empty_warp, on_host, run_on_host
@@ -40,18 +40,20 @@ class SurfaceSamples:
     triangle: NDArray[np.int64]
 
 
-def touching_box(corners: Float32 | Float64, faces: NDArray[np.int32], half: Float64) -> NDArray[np.int64]:
-    """Ascending faces that may reach into the box |x| < half: those not wholly beyond one of its six sides.
+def touching_box(
+    corners: Float32, faces: NDArray[np.int32], half: Float64, centre: ArrayLike = (0.0, 0.0, 0.0)
+) -> NDArray[np.int64]:
+    """Ascending faces that may reach into the box |x - centre| < half: those not wholly beyond one of its six sides.
 
-    corners: (n, 3) in the box's frame, faces: (m, 3), half: (3,).
+    corners: (n, 3) along the box's axes, faces: (m, 3), half, centre: (3,). Differences are those of float32 numbers.
     """
-    touching, found = np.empty(len(faces) + 1, np.int64), np.empty(1, np.int32)
-    places = np.ascontiguousarray(corners, np.float64), np.ascontiguousarray(faces, np.int32), _doubles(half)
-    given = [on_host(part, kind) for part, kind in zip(places, (wp.float64, wp.int32, wp.float64), strict=True)]
+    places = np.ascontiguousarray(corners, np.float32), np.ascontiguousarray(centre, np.float32)
+    given = [on_host(part, wp.float32) for part in places]
+    given += [on_host(np.ascontiguousarray(faces, np.int32), wp.int32), on_host(_doubles(half), wp.float64)]
+    touching, found = empty_warp(len(faces) + 1, wp.int64, "cpu"), empty_warp(1, wp.int32, "cpu")
     scratch = empty_warp(len(corners), wp.uint8, "cpu")
-    filled = [on_host(touching, wp.int64), on_host(found, wp.int32)]
-    run_on_host(clipping_native.faces_touching_box, 1, [*given, scratch, *filled])
-    return touching[: int(found[0])]
+    run_on_host(clipping_native.faces_touching_box, 1, [*given, scratch, touching, found])
+    return touching.numpy()[: int(found.numpy()[0])]
 
 
 def clip_to_box(triangles: Float64, half: Float64, room: int = 1 << 12) -> tuple[Float64, NDArray[np.int64]]:
@@ -61,13 +63,13 @@ def clip_to_box(triangles: Float64, half: Float64, room: int = 1 << 12) -> tuple
     """
     count = len(triangles)
     room = max(room, 2 * count)
-    parts, source, made = np.empty((room, 3, 3)), np.empty(room, np.int64), np.empty(1, np.int32)
+    corners = [empty_warp(9 * room, wp.float64, "cpu") for _ in range(2)]
+    sources = [empty_warp(room, wp.int64, "cpu") for _ in range(2)]
+    parts, source, made = corners[0].numpy().reshape(-1, 3, 3), sources[0].numpy(), empty_warp(1, wp.int32, "cpu")
     parts[:count], source[:count] = triangles, np.arange(count)
-    corners = [on_host(parts.reshape(-1), wp.float64), empty_warp(9 * room, wp.float64, "cpu")]
-    sources = [on_host(source, wp.int64), empty_warp(room, wp.int64, "cpu")]
-    asked = [count, room, on_host(_doubles(half), wp.float64), *corners, *sources, on_host(made, wp.int32)]
+    asked = [count, room, on_host(_doubles(half), wp.float64), *corners, *sources, made]
     run_on_host(clipping_native.clip_triangles, 1, asked)
-    left = int(made[0])
+    left = int(made.numpy()[0])
     return (parts[:left], source[:left]) if left >= 0 else clip_to_box(triangles, half, 4 * room)
 
 
@@ -78,15 +80,15 @@ def lattice_samples(triangles: Float64, pitch_m: float, room: int = 1 << 14) -> 
     every piece of surface exactly once. A line through an edge that two triangles share hits one of them. ``room`` is
     for how many samples memory is taken at first; it never changes a result.
     """
-    points, areas, owners, hits = np.empty((room, 3)), np.empty(room), np.empty(room, np.int64), np.empty(1, np.int32)
+    points, areas = empty_warp((room, 3), wp.float64, "cpu"), empty_warp(room, wp.float64, "cpu")
+    owners, hits = empty_warp(room, wp.int64, "cpu"), empty_warp(1, wp.int32, "cpu")
     turned = on_host(np.ascontiguousarray(triangles @ LATTICE_AXES), wp.float64)
-    filled = [on_host(points, wp.float64), on_host(areas, wp.float64), on_host(owners, wp.int64)]
-    asked = [room, wp.float64(pitch_m), wp.float64(pitch_m**2), turned, *filled, on_host(hits, wp.int32)]
+    asked = [room, wp.float64(pitch_m), wp.float64(pitch_m**2), turned, points, areas, owners, hits]
     run_on_host(clipping_native.sample_triangles, 1, asked)
-    count = int(hits[0])
+    count = int(hits.numpy()[0])
     if count > room:
         return lattice_samples(triangles, pitch_m, count)
-    return SurfaceSamples(points[:count] @ LATTICE_AXES.T, areas[:count], owners[:count])
+    return SurfaceSamples(points.numpy()[:count] @ LATTICE_AXES.T, areas.numpy()[:count], owners.numpy()[:count])
 
 
 def _doubles(values: Float64) -> Float64:

@@ -13,16 +13,15 @@ import warp as wp
 wp.set_module_options({"enable_backward": False, "fuse_fp": False})
 
 _TOUCHING = """
-    auto beyond = [&](int vertex) {
-        const double* p = corners.data + 3 * (long long)vertex;
-        int sides = 0;
+    for (int i = 0; i < vertices; ++i) {
+        int beyond = 0;
         for (int axis = 0; axis < 3; ++axis) {
-            sides |= (int)(p[axis] >= half.data[axis]) << (2 * axis);
-            sides |= (int)(p[axis] <= -half.data[axis]) << (2 * axis + 1);
+            const auto place = corners.data[3 * (long long)i + axis] - centre.data[axis];
+            beyond |= (int)(place >= half.data[axis]) << (2 * axis);
+            beyond |= (int)(place <= -half.data[axis]) << (2 * axis + 1);
         }
-        return sides;
-    };
-    for (int i = 0; i < vertices; ++i) sides.data[i] = (unsigned char)beyond(i);
+        sides.data[i] = (unsigned char)beyond;
+    }
     int found = 0;
     for (int i = 0; i < count; ++i) {
         const int* face = faces.data + 3 * (long long)i;
@@ -37,7 +36,8 @@ _TOUCHING = """
 def _touching(
     vertices: int,
     count: int,
-    corners: wp.array2d(dtype=wp.float64),
+    corners: wp.array2d(dtype=wp.float32),
+    centre: wp.array(dtype=wp.float32),
     faces: wp.array2d(dtype=int),
     half: wp.array(dtype=wp.float64),
     sides: wp.array(dtype=wp.uint8),
@@ -48,15 +48,16 @@ def _touching(
 
 @wp.kernel
 def faces_touching_box(
-    corners: wp.array2d(dtype=wp.float64),
+    corners: wp.array2d(dtype=wp.float32),
+    centre: wp.array(dtype=wp.float32),
     faces: wp.array2d(dtype=int),
     half: wp.array(dtype=wp.float64),
     sides: wp.array(dtype=wp.uint8),
     touching: wp.array(dtype=wp.int64),
     found: wp.array(dtype=int),
 ):
-    """corners: (n, 3), faces: (m, 3), half: (3,), sides: (n,) scratch, touching: room for m + 1. One thread."""
-    found[0] = _touching(corners.shape[0], faces.shape[0], corners, faces, half, sides, touching)
+    """corners: (n, 3), centre, half: (3,), faces: (m, 3), sides: (n,) scratch, touching: room for m + 1. One thread."""
+    found[0] = _touching(corners.shape[0], faces.shape[0], corners, centre, faces, half, sides, touching)
 
 
 _CLIP = """

@@ -143,7 +143,10 @@ def in_lanes(device: str) -> bool:
 def run_on_host(kernel: wp.Kernel, dim: int, arguments: list[Any]) -> None:
     """Run compiled work of the host, which is the same whatever device the results go to. Not a launch on a device."""
     _load(kernel, "cpu")
+    used = thread_time()
     wp.launch(kernel, dim=dim, inputs=arguments, device="cpu")
+    for clock in _clocks:
+        clock.add_host_code(thread_time() - used)
 
 
 def _part(whole: wp.array, start: int, values: NDArray[Any], dtype: Any) -> wp.array:
@@ -280,6 +283,8 @@ class KernelClock:
     copies_to_host: int = 0
     seconds_of: dict[str, float] = field(default_factory=dict)
     """Processor seconds by kernel."""
+    host_code_seconds: float = 0.0
+    """Processor seconds in compiled code of the host (``run_on_host``), which is outside kernels."""
 
     def add(self, kernel: str, threads: int, seconds: float, cpu_seconds: float) -> None:
         """Count one launch."""
@@ -289,6 +294,11 @@ class KernelClock:
             self.launches += 1
             self.single_thread_launches += threads == 1
             self.seconds_of[kernel] = self.seconds_of.get(kernel, 0.0) + cpu_seconds
+
+    def add_host_code(self, cpu_seconds: float) -> None:
+        """Count compiled work of the host."""
+        with _LOCK:
+            self.host_code_seconds += cpu_seconds
 
 
 @contextmanager

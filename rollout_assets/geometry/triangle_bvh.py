@@ -222,16 +222,17 @@ def _cut(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]:
     """Boxes (r, 3), (r, 3) and owners (r,) of triangles (n, 3, 3) halved until no edge is longer than ``limit``."""
     room = max(room, 4 * len(pieces))
-    first, second = np.empty(9 * room), np.empty(9 * room)
-    first_owner, second_owner, owners = (np.empty(room, np.int32) for _ in range(3))
-    first[: pieces.size], first_owner[: len(owner)] = pieces.reshape(-1), owner
-    low, high, made = np.empty((room, 3), np.float32), np.empty((room, 3), np.float32), np.empty(1, np.int32)
-    scratch = [*(on_host(part, wp.float64) for part in (first, second))]
-    scratch += [on_host(part, wp.int32) for part in (first_owner, second_owner)]
-    boxes = [on_host(low, wp.vec3), on_host(high, wp.vec3), on_host(owners, wp.int32), on_host(made, wp.int32)]
-    run_on_host(bvh_build_native.cut_triangles, 1, [len(pieces), room, wp.float64(limit), *scratch, *boxes])
-    count = int(made[0])
-    return (low[:count], high[:count], owners[:count]) if count >= 0 else _cut(pieces, owner, limit, 4 * room)
+    first, second = (empty_warp(9 * room, wp.float64, "cpu") for _ in range(2))
+    first_owner, second_owner, owners = (empty_warp(room, wp.int32, "cpu") for _ in range(3))
+    first.numpy()[: pieces.size], first_owner.numpy()[: len(owner)] = pieces.reshape(-1), owner
+    low, high, made = empty_warp(room, wp.vec3, "cpu"), empty_warp(room, wp.vec3, "cpu"), empty_warp(1, wp.int32, "cpu")
+    scratch = [first, second, first_owner, second_owner]
+    asked = [len(pieces), room, wp.float64(limit), *scratch, low, high, owners, made]
+    run_on_host(bvh_build_native.cut_triangles, 1, asked)
+    count = int(made.numpy()[0])
+    if count < 0:
+        return _cut(pieces, owner, limit, 4 * room)
+    return low.numpy()[:count], high.numpy()[:count], owners.numpy()[:count]
 
 
 def _build(

@@ -58,7 +58,7 @@ def _clipped(scene: OracleScene, box: OrientedBoxes, config: OracleConfig) -> Su
     turn, centre = rotation(box.pose_world_object)[0], translation(box.pose_world_object)[0]
     half = np.asarray(box.extents_m, np.float64)[0] * 0.5 + config.crop_margin_m
     reach = np.abs(turn) @ half * (1.0 + 1e-6) + 1e-6  # of the box along the axes of the world
-    near = scene.faces[touching_box(scene.vertices - centre.astype(np.float32), scene.faces, reach + 1e-3)]
+    near = scene.faces[touching_box(scene.vertices, scene.faces, reach + 1e-3, centre)]
     local = (scene.vertices[near.reshape(-1)].astype(np.float64) - centre) @ turn
     clipped, source = clip_to_box(local.reshape(-1, 3, 3), half)
     samples = lattice_samples(clipped, sample_pitch_m(half, config.surface_samples))

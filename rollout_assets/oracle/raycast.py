@@ -34,7 +34,7 @@ from rollout_assets.geometry.devices import (
 from rollout_assets.geometry.poses import Float32, Float64, finite_rigid, rotation, translation
 from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from rollout_assets.oracle import view_kernels, view_lanes
-from rollout_assets.oracle.fusion import FusedCloud, fusion_grid, table_size
+from rollout_assets.oracle.fusion import FusedCloud, fusion_grid
 from rollout_assets.oracle.surface_error import PointClouds
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ class ViewPoints:
         shape = tuple(self._depth.shape)
         self._points = empty_warp(shape, wp.vec3, self.device)
         self._claims = empty_warp(shape, wp.int32, self.device)
-        self._first = full_warp((self.count, table_size(shape[1])), int(view_kernels.UNCLAIMED), wp.int32, self.device)
+        slots = (self.count, _claim_slots(shape[1]))
+        self._first = full_warp(slots, int(view_kernels.UNCLAIMED), wp.int32, self.device)
         keys = empty_warp(shape, wp.int64, self.device)
         grid = fusion_grid(config)
         views = [poses, pixels, self._depth, wp.float64(grid.size_m), wp.float64(grid.origin_m)]
@@ -168,7 +169,12 @@ def bytes_per_view(camera: PinholeCamera, config: OracleConfig) -> int:
     """Working memory of one view in ``ViewPoints`` and of its points in ``Surface.joined``."""
     pixels = -(-camera.height_px // config.pixel_stride) * -(-camera.width_px // config.pixel_stride)
     depth, point, claim, key, mark, place = 4, 12, 4, 8, 4 * 2, 4 * 2
-    return pixels * (depth + point + claim + key + mark + place + point) + table_size(pixels) * 4 + 48
+    return pixels * (depth + point + claim + key + mark + place + point) + _claim_slots(pixels) * 4 + 48
+
+
+def _claim_slots(pixels: int) -> int:
+    """Slots for the voxels of a view: a power of two, at most three quarters full, since every view's are cleared."""
+    return 1 << (4 * pixels // 3).bit_length()
 
 
 def _cast(

@@ -59,8 +59,8 @@ def _merged(vertices: Float32, faces: NDArray[np.int32], cell_m: float) -> tuple
 def surface_in_box(vertices: Float32, faces: NDArray[np.int32], low: Float64, high: Float64) -> Float64:
     """(k, 3, 3): the triangles of a mesh, cut at the sides of the box from ``low`` (3,) to ``high`` (3,)."""
     centre, half = (low + high) / 2, (high - low) / 2
-    corners = vertices.astype(np.float64) - centre
-    parts, _ = clip_to_box(corners[faces[touching_box(corners, faces, half)]], half)
+    near = faces[touching_box(vertices, faces, half + 1e-3, centre)]  # a little more, for the rounding of float32
+    parts, _ = clip_to_box(vertices[near].astype(np.float64) - centre, half)
     return parts + centre
 
 

@@ -120,3 +120,10 @@ def test_padding_is_minus_one_nan_or_zero_throughout():
 def test_wrong_width_is_refused():
     with pytest.raises(GeometryError, match=r"\(n, 34\), got \(2, 33\)"):
         boxes.unpack_boxes(np.zeros((2, 33)), poses.IDENTITY_POSE)
+
+
+def test_the_overlap_of_a_pair_has_the_same_bits_in_any_company():
+    rng = np.random.default_rng(7)
+    a, b = turned_boxes(rng, 60), turned_boxes(rng, 60)
+    alone = np.concatenate([boxes.oriented_iou(a[i : i + 1], b[i : i + 1]) for i in range(60)])
+    assert boxes.oriented_iou(a, b).tobytes() == alone.tobytes()

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_assets.config import RolloutRecipeConfig
+from rollout_assets.rollouts import draws, policies
 from rollout_assets.rollouts.draws import (
     MAX_ORDERED_DRAWS,
     draw_log_probabilities,
@@ -69,6 +70,31 @@ def test_inclusion_adds_up_to_the_number_of_draws(k, count):
     p, _ = distribution(k, k, LOGIT_LIMIT)
     assert inclusion_probabilities(p, count).sum() == pytest.approx(count, abs=1e-8)
     assert inclusion_probabilities(np.full(k, 1 / k), count) == pytest.approx(np.full(k, count / k), rel=1e-8)
+
+
+def rung_counts(silent, rung, count):
+    """The obvious twin: one order of the rows, one row after another."""
+    exactly = np.zeros((len(rung) + 1, count, rung.shape[1]))
+    exactly[0, 0] = 1.0
+    for row in range(len(rung)):
+        exactly[row + 1] = exactly[row] * silent[row]
+        exactly[row + 1, 1:] += exactly[row, :-1] * rung[row]
+    return exactly
+
+
+@pytest.mark.parametrize(("rows", "count"), [(2, 2), (9, 3), (60, 2), (61, 8)])
+def test_both_orders_at_once_have_the_bits_of_one_after_the_other(rows, count):
+    rung = np.random.default_rng(rows).random((rows, 17))
+    silent = 1.0 - rung
+    before = rung_counts(silent, rung, count)[:-1]
+    after = rung_counts(silent[::-1], rung[::-1], count)[-2::-1]
+    twin = (before * np.cumsum(after, axis=1)[:, ::-1]).sum(axis=1)
+    assert draws._fewer_others(silent, rung, count).tobytes() == twin.tobytes()
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=4, max_size=70), st.sampled_from([0.25, 0.75]))
+def test_quartiles_have_the_bits_of_numpys(scores, share):
+    assert policies._quantile(sorted(scores), share) == np.quantile(scores, share)
 
 
 def test_too_many_ordered_draws_are_not_guessed():
