@@ -100,13 +100,13 @@ def test_previews_write_nothing_and_a_killed_daemon_loses_nothing(made_desk, tmp
             tick_says(ui, "tiny_promotion", "all 2 shards are promoted")
             append_synthetic_snippets(made_desk.source, 1, workers=1)
             before = written(made_desk, instance)
-            for answer in (ui.ask(TEST_SENSOR, of=SENSOR), ui.ask(TEST_SCHEDULE, of=SCHEDULE, at=time.time())):
-                (tick,) = answer.values()
-                assert tick["evaluationResult"]["error"] is None
-                assert len(tick["evaluationResult"]["runRequests"]) == 1
+            answers = ui.ask(TEST_SENSOR, of=SENSOR) | ui.ask(TEST_SCHEDULE, of=SCHEDULE, at=time.time())
             if find_browser() is not None:
                 preview_in_the_browser(ui, tmp_path)
             assert written(made_desk, instance) == before
+            for answer in answers.values():
+                assert answer["evaluationResult"]["error"] is None
+                assert len(answer["evaluationResult"]["runRequests"]) == 1
 
             ui.ask(START_SENSOR, of=SENSOR)
             planned = len(runs_of(instance, "tiny_plan"))
@@ -140,13 +140,13 @@ def preview_in_the_browser(ui: Ui, folder: Path) -> None:
 def plan_in_the_browser(ui: Ui, folder: Path) -> None:
     with browsing(ui.url, folder / "second", PICTURES) as page:
         page.open("/assets/tiny/rollout_shard_plan")
-        text = page.wait("rollout_shard_plan", "new_shards")
+        page.wait("rollout_shard_plan", "new_shards", "Latest materialization")
         page.picture("plan_after_new_snippets")
-        assert "Unsynced" not in text and "Outdated" not in text
+        assert "Unsynced" not in page.text()
         page.open(LINEAGE)
-        text = page.wait("rollout_shard_plan", "rollouts_zarr", "Materialized")
+        page.wait("rollout_shard_plan", "rollouts_zarr", "rollout_report")
         page.picture("lineage_after_new_snippets")
-        assert "Unsynced" not in text
+        assert "Unsynced" not in page.text()
 
 
 def command(desk: Desk, *arguments: str) -> None:
@@ -155,7 +155,17 @@ def command(desk: Desk, *arguments: str) -> None:
     subprocess.run(whole, env=os.environ | {"DAGSTER_HOME": str(desk.home)}, check=True)
 
 
-def test_a_rollback_stays_promotion_goes_by_the_plan_and_a_failed_one_is_tried_again(made_desk):
+def rollback_in_the_browser(ui: Ui, folder: Path) -> None:
+    with browsing(ui.url, folder / "profile", PICTURES) as page:
+        page.open("/assets/tiny/rollouts_zarr?view=overview")
+        page.wait("rollouts_zarr", "Latest materialization")
+        page.picture("rollback_overview")
+        page.open("/assets/tiny/rollouts_zarr?view=events")
+        page.wait("Observation", "readers are pinned to v000001 by a rollback")
+        page.picture("rollback")
+
+
+def test_a_rollback_stays_promotion_goes_by_the_plan_and_a_failed_one_is_tried_again(made_desk, tmp_path):
     automate(made_desk, retry_after_minutes=0.5)
     command(made_desk, "promote", "--anew")
     runner = made_desk.runner()
@@ -167,6 +177,8 @@ def test_a_rollback_stays_promotion_goes_by_the_plan_and_a_failed_one_is_tried_a
         tick_says(ui, "tiny_promotion", "pinned to v000001 by a rollback", "campaign unpin")
         time.sleep(15)
         assert current_version(made_desk.config).name == "v000001" and len(runs_of(instance, "tiny_promote")) == before
+        if find_browser() is not None:
+            rollback_in_the_browser(ui, tmp_path)
         command(made_desk, "unpin")
         assert told(instance) == ("v000001", "")
 

@@ -2,7 +2,6 @@
 
 import json
 import time
-from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import dagster as dg
@@ -20,63 +19,7 @@ from rollout_assets.defs.records import validated_versions
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.defs.campaigns import edit
-from tests.defs.looks import told, written
-
-
-class Ticker:
-    """Evaluates the sensors and the schedule of a desk, and executes what they ask for, once per run key."""
-
-    def __init__(self, desk, instance):
-        self.definitions = desk.runner().definitions
-        self.repository = self.definitions.get_repository_def()
-        self.instance = instance
-        self.keys: set[str] = set()
-
-    def sensor(self, name: str, cursor: str | None = None):
-        """One evaluation as the daemon makes it: the instance is opened anew."""
-        context = dg.SensorEvaluationContext(
-            instance_ref=self.instance.get_ref(),
-            last_tick_completion_time=None,
-            last_run_key=None,
-            cursor=cursor,
-            log_key=None,
-            repository_name=None,
-            repository_def=self.repository,
-        )
-        with context:
-            return self.repository.get_sensor_def(name).evaluate_tick(context)
-
-    def schedule(self, name: str):
-        context = dg.ScheduleEvaluationContext(
-            self.instance.get_ref(), datetime(2026, 1, 2, 3, tzinfo=UTC), None, None, repository_def=self.repository
-        )
-        with context:
-            return self.repository.get_schedule_def(name).evaluate_tick(context)
-
-    def accept(self, result) -> list[str]:
-        """What the daemon does with an evaluation; returns job and partition of its runs, which must all succeed."""
-        for event in result.asset_events:
-            self.instance.report_runless_asset_event(event)
-        for request in result.dynamic_partitions_requests or ():
-            self.instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
-        return [self.execute(request) for request in result.run_requests if request.run_key not in self.keys]
-
-    def execute(self, request, *, fails: bool = False) -> str:
-        self.keys.add(request.run_key)
-        result = self.definitions.resolve_job_def(request.job_name or "tiny_plan").execute_in_process(
-            instance=self.instance,
-            partition_key=request.partition_key,
-            run_config=QUIET,
-            tags={**request.tags, "dagster/run_key": request.run_key or ""},
-            raise_on_error=not fails,
-        )
-        assert result.success is not fails
-        return request.partition_key or request.job_name
-
-
-def asked_for(result) -> list[str]:
-    """Partitions, or else jobs, that an evaluation asks for."""
-    return [request.partition_key or request.job_name for request in result.run_requests]
+from tests.defs.looks import Ticker, asked_for, told, written
 
 
 @pytest.fixture
@@ -125,19 +68,21 @@ def test_a_look_writes_nothing(made_desk, ticker):
     rollback_promotion(made_desk.config)
     append_synthetic_snippets(made_desk.source, 1, workers=1)
     before = written(made_desk, ticker.instance)
-    assert asked_for(ticker.sensor("tiny_new_snippets")) == ["tiny_plan"]
-    assert len(ticker.schedule("tiny_nightly").run_requests) == 1
-    assert len(ticker.sensor("tiny_promotion").asset_events) == 1
+    looks = [ticker.sensor(f"tiny_{name}") for name in ("new_snippets", "promotion", "nightly_shards")]
+    night = ticker.schedule("tiny_nightly")
     assert written(made_desk, ticker.instance) == before
+    assert [asked_for(look) for look in looks] == [["tiny_plan"], [], []] and len(night.run_requests) == 1
+    assert [len(look.asset_events) for look in looks] == [0, 1, 0]
 
 
 def test_a_first_look_at_a_campaign_writes_nothing_either(desk):
     with desk.runner().instance as instance:
         ticker = Ticker(desk, instance)
-        assert asked_for(ticker.sensor("tiny_new_snippets")) == ["tiny_plan"]
-        assert "nothing is planned yet" in ticker.sensor("tiny_promotion").skip_message
-        assert len(ticker.schedule("tiny_nightly").run_requests) == 1
+        looks = [ticker.sensor(f"tiny_{name}") for name in ("new_snippets", "promotion")]
+        night = ticker.schedule("tiny_nightly")
         assert written(desk, instance) == {"files": {}, "partitions": [], "events": None, "runs": 0}
+        assert asked_for(looks[0]) == ["tiny_plan"] and len(night.run_requests) == 1
+        assert "nothing is planned yet" in looks[1].skip_message
 
 
 def lose_promotion(desk) -> None:

@@ -14,6 +14,7 @@ from rollout_assets.defs.keys import CHAIN
 from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.defs.campaigns import edit
 from tests.defs.conftest import Desk
+from tests.defs.looks import Ticker
 
 SHARDS = ("shard-000000", "shard-000001")
 PER_SHARD = ("vin_source_rows", "rollout_shards", "validated_shards")
@@ -75,6 +76,15 @@ def test_after_new_snippets_the_plan_is_stale_and_the_check_names_them(made_desk
     check = up_to_date(made_desk)
     assert not check.passed and check.level == "WARN"
     assert "rollout_shard_plan" in check.evidence and "2 new source row(s)" in check.evidence
+
+
+@pytest.mark.ci
+def test_a_plan_that_the_sensor_let_grow_is_not_stale(made_desk):
+    append_synthetic_snippets(made_desk.source, 1, workers=1)
+    with made_desk.runner().instance as instance:
+        Ticker(made_desk, instance).accept(Ticker(made_desk, instance).sensor("tiny_new_snippets"))
+        assert len(instance.get_dynamic_partitions("tiny_shards")) == 4
+    assert "rollout_shard_plan" not in stale(made_desk)
 
 
 def test_an_edited_campaign_refuses_promotion_and_says_what_to_do(made_desk):
