@@ -107,9 +107,23 @@ def campaign(
 def dagster(
     shards: Annotated[int, typer.Option(help="Tiny shards to run both ways.", min=1)] = 40,
     demo: Annotated[bool, typer.Option("--demo", help="The whole demo campaign instead of tiny shards.")] = False,
+    backfill: Annotated[
+        bool, typer.Option("--backfill", help="The shards headless, and by a backfill through a daemon.")
+    ] = False,
+    partitions: Annotated[
+        int | None, typer.Option(help="Instead: a quiet tick and the UI's queries with so many shards.", min=2)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """What Dagster adds to a shard: checks, validation, metadata and records of the run included."""
+    if demo + backfill + (partitions is not None) > 1:
+        raise typer.BadParameter("--demo, --backfill and --partitions measure different things; give one of them")
+    if partitions is not None:
+        _run("partitions.measure_partitions", as_json, partitions=partitions)
+        return
+    if backfill:
+        _run("backfill.measure_backfill", as_json, shards=shards)
+        return
     if not demo:
         _run("dagster.measure_dagster_overhead", as_json, shards=shards)
         return

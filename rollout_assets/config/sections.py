@@ -308,6 +308,9 @@ class AutomationConfig(ConfigSection):
     shards_per_run: Annotated[Count, Field(le=10_000)] = unhashed(
         16, description="Shards that one run of a backfill takes in turn; 1 gives each shard a run of its own."
     )
+    overdue_days: Annotated[Positive, Field(ge=0.01, le=36_500)] = unhashed(
+        30.0, description="Days after which a promoted store that nothing was promoted to is shown as overdue."
+    )
     promotion_workers: Annotated[Count, Field(le=256)] = unhashed(
         1, description="Processes that merge shards side by side in a promotion; the result is the same."
     )

@@ -95,13 +95,6 @@ def _broken_campaign(campaign: str, problem: str) -> dg.AssetSpec:
 
 
 def _definitions(campaigns: Sequence[CampaignKeys], broken: Sequence[dg.AssetSpec]) -> dg.Definitions:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks; our tests hold what we need of them
-        warnings.simplefilter("ignore", dg.BetaWarning)
-        return _joined(campaigns, broken)
-
-
-def _joined(campaigns: Sequence[CampaignKeys], broken: Sequence[dg.AssetSpec]) -> dg.Definitions:
     jobs = {keys.name: campaign_jobs(keys) for keys in campaigns}
     return dg.Definitions(
         assets=[

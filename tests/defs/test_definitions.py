@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import warnings
 from itertools import pairwise
 from pathlib import Path
 
@@ -75,6 +76,7 @@ def test_jobs_sensors_and_schedules_are_named_after_the_campaign(demo):
     jobs = {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")}
     assert jobs == {"demo_observe", "demo_plan", "demo_shard", "demo_shard_checks", "demo_promote", "demo_store_checks"}
     assert {sensor.name: sensor.default_status.value for sensor in repository.sensor_defs} == {
+        "default_automation_condition_sensor": "STOPPED",
         "demo_new_snippets": "STOPPED",
         "demo_nightly_shards": "RUNNING",
         "demo_promotion": "RUNNING",
@@ -87,6 +89,28 @@ def test_jobs_sensors_and_schedules_are_named_after_the_campaign(demo):
 def test_only_the_step_that_scores_waits_for_the_gpu_pool(demo):
     pools = {asset.op.name: asset.op.pool for asset in demo.assets if asset.op.pool}
     assert pools == {"demo__shards": "gpu"}
+
+
+def test_report_and_metrics_follow_the_promoted_store_which_is_overdue_after_a_while(demo, tmp_path, small_store):
+    graph, keys = demo.resolve_asset_graph(), CampaignKeys.of("demo")
+    conditional = {key.path[-1] for key in graph.get_all_asset_keys() if graph.get(key).automation_condition}
+    assert conditional == set(READINGS)
+    campaign = write_campaign(tmp_path, small_store)
+    edit(campaign, "[shards]", "[automation]\noverdue_days = 2\n\n[shards]")
+    windows = {}
+    for definitions, place in ((demo, keys), (build_definitions([campaign]), CampaignKeys.of(campaign))):
+        specs = {spec.key.path[-1]: spec.freshness_policy for spec in definitions.resolve_all_asset_specs()}
+        windows[place.name] = {name: policy.fail_window.to_timedelta().days for name, policy in specs.items() if policy}
+    assert windows == {"demo": {"rollouts_zarr": 30}, "tiny": {"rollouts_zarr": 2}}
+
+
+def test_definitions_are_made_without_a_warning_and_others_warnings_are_not_silenced():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", dg.PreviewWarning)
+        warnings.simplefilter("error", dg.BetaWarning)
+        build_definitions(["demo"]).get_repository_def()
+        with pytest.raises(dg.PreviewWarning):
+            dg.AssetCheckSpec("own", asset="own", partitions_def=dg.StaticPartitionsDefinition(["one"]))
 
 
 def test_definitions_load_in_three_seconds_without_torch_and_warp():

@@ -3,8 +3,10 @@
 Assets hand each other nothing but files: a result is metadata and a data version, never a pickled value.
 """
 
+import warnings
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from datetime import timedelta
 
 import dagster as dg
 
@@ -30,6 +32,10 @@ class CampaignAsset:
     ``section`` is the part of a campaign that asks for the asset, and that makes it stale when edited; a campaign
     without it does not have the asset.
     Of steps that could run next, those with a lower ``priority`` wait for the others.
+
+    ``follows``: whoever switches on Dagster's sensor for automation conditions gets the asset anew after whatever it is
+    made from. Promotion is no such condition but a sensor of ours, because it depends on plan, files and pins, of which
+    Dagster's conditions see nothing.
     """
 
     name: str
@@ -42,6 +48,9 @@ class CampaignAsset:
     section: str | None = None
     pool: str | None = None
     priority: int = 0
+    follows: bool = False
+    ages: bool = False
+    """Whether it is overdue when it has not been made for the campaign's ``[automation] overdue_days``."""
 
 
 ASSETS = (
@@ -93,6 +102,7 @@ ASSETS = (
         "The promoted store that training reads: all validated shards, one child store per split, behind one link.\n\n"
         "Refused while a planned shard is not validated, or is not what was validated; readers keep the version they "
         "have.",
+        ages=True,
     ),
     CampaignAsset(
         names.ROLLOUT_REPORT,
@@ -103,6 +113,7 @@ ASSETS = (
         "\n\nThe pages need no network and no server: open them in a browser, or send them to somebody. They are "
         "written after the check ``second_opinion`` of the same run, whose result they show.",
         priority=-1,
+        follows=True,
     ),
     CampaignAsset(
         names.ROLLOUT_METRICS,
@@ -112,6 +123,7 @@ ASSETS = (
         "How well each recipe does: rewards of the promoted store's rollouts, and of every result file collected for "
         "it.\n\nCollected files lie in the campaign's folder ``collected``; missing and refused results are counted "
         "as such, never as zero.",
+        follows=True,
     ),
     CampaignAsset(
         names.TRAINED_POLICY,
@@ -163,12 +175,18 @@ def _computed(keys: CampaignKeys, about: CampaignAsset) -> dg.AssetsDefinition:
         code_version=code_version(keys, about),
         pool=about.pool,
         op_tags={PRIORITY_TAG: str(about.priority)} if about.priority else None,
+        automation_condition=dg.AutomationCondition.eager() if about.follows else None,
+        freshness_policy=_freshness(keys) if about.ages else None,
     )
     def asset(context: dg.AssetExecutionContext, campaigns: CampaignFiles) -> dg.MaterializeResult[None]:
         with failures_for_dagster():
             return load(about.compute)(load("step.CampaignStep").of_run(keys, context, campaigns))
 
     return asset
+
+
+def _freshness(keys: CampaignKeys) -> dg.FreshnessPolicy:
+    return dg.FreshnessPolicy.time_window(fail_window=timedelta(days=keys.config.automation.overdue_days))
 
 
 def code_version(keys: CampaignKeys, about: CampaignAsset) -> str:
@@ -188,11 +206,11 @@ def _observed_source(keys: CampaignKeys) -> dg.AssetsDefinition:
         metadata={"campaign": keys.config.name},
     )
 
-    @dg.multi_observable_source_asset(  # type: ignore[untyped-decorator]
-        specs=[spec], name=f"{keys.name}__{names.VIN_OFFLINE_STORE}"
-    )
     def observe(context: dg.AssetExecutionContext, campaigns: CampaignFiles) -> dg.ObserveResult:
         with failures_for_dagster():
             return load("assets.source.vin_offline_store")(load("step.CampaignStep").of_run(keys, context, campaigns))
 
-    return observe
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)  # the one way to observe a source that has an AssetSpec
+        name = f"{keys.name}__{names.VIN_OFFLINE_STORE}"
+        return dg.multi_observable_source_asset(specs=[spec], name=name)(observe)
