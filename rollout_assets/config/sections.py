@@ -298,6 +298,10 @@ class AutomationConfig(ConfigSection):
     nightly: Annotated[str, AfterValidator(cron_expression)] = unhashed(
         "0 3 * * *", description="When the schedule looks: minute, hour, day, month and weekday, in UTC."
     )
+    check_up_to_date: bool = unhashed(True, description="Whether the check up_to_date runs by the clock.")
+    up_to_date: Annotated[str, AfterValidator(cron_expression)] = unhashed(
+        "0 6 * * *", description="When it does: minute, hour, day, month and weekday, in UTC."
+    )
     shards_per_tick: Count = unhashed(
         200, description="Shards that one look of the sensor starts; the next look starts the rest."
     )

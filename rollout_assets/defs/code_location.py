@@ -13,11 +13,13 @@ import dagster as dg
 from rollout_assets.config import data_home, shipped_campaigns
 from rollout_assets.defs.assets import campaign_assets
 from rollout_assets.defs.checks import campaign_checks
+from rollout_assets.defs.clock import campaign_clocks
 from rollout_assets.defs.jobs import campaign_jobs
 from rollout_assets.defs.keys import CampaignKeys
 from rollout_assets.defs.resources import CampaignResource
 from rollout_assets.defs.schedules import campaign_schedules
 from rollout_assets.defs.sensors import campaign_sensors
+from rollout_assets.defs.upkeep import upkeep_jobs
 from rollout_assets.errors import ConfigError, RolloutAssetsError
 from rollout_assets.locations.url import Location, resolved
 
@@ -105,9 +107,13 @@ def _joined(campaigns: Sequence[CampaignKeys], broken: Sequence[dg.AssetSpec]) -
     return dg.Definitions(
         assets=[*broken, *(asset for keys in campaigns for asset in campaign_assets(keys))],
         asset_checks=[check for keys in campaigns for check in campaign_checks(keys)],
-        jobs=[job for keys in campaigns for job in jobs[keys.name].values()],
+        jobs=[job for keys in campaigns for job in (*jobs[keys.name].values(), *upkeep_jobs(keys))],
         sensors=[sensor for keys in campaigns for sensor in campaign_sensors(keys, jobs[keys.name])],
-        schedules=[schedule for keys in campaigns for schedule in campaign_schedules(keys, jobs[keys.name])],
+        schedules=[
+            schedule
+            for keys in campaigns
+            for schedule in (*campaign_schedules(keys, jobs[keys.name]), *campaign_clocks(keys))
+        ],
         resources={keys.resource_key: CampaignResource(campaign=keys.campaign) for keys in campaigns},
         executor=dg.in_process_executor,
     )

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import dagster as dg
 
-from rollout_assets.campaigns.cleaning.removable import Removable
+from rollout_assets.campaigns.cleaning.removable import Removable, size_of
 from rollout_assets.defs import keys as names
 from rollout_assets.defs.home import open_instance
 from rollout_assets.defs.keys import CampaignKeys
+from rollout_assets.files import remove_path
 
 _DAY_S = 86_400.0
 _FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
@@ -26,14 +27,27 @@ def clean_runs(campaign: str, home: Path, *, apply: bool) -> tuple[Removable, ..
     """Runs beyond the campaign's ``[retention] run_days`` that tell nothing current; removed if ``apply``."""
     keys = CampaignKeys.of(campaign)
     with open_instance(home) as instance:
-        before = time.time() - keys.config.retention.run_days * _DAY_S
-        old = _finished_runs(instance, keys, before)
-        found = [record for record in old if not _tells(instance, record.dagster_run)]
-        removable = tuple(_removable(record, home) for record in found)
-        if apply:
-            for record in found:
-                instance.delete_run(record.dagster_run.run_id)
-        return removable
+        return clean_recorded_runs(keys, instance, home, apply=apply)
+
+
+def clean_recorded_runs(
+    keys: CampaignKeys, instance: dg.DagsterInstance, home: Path, *, apply: bool, besides: str = ""
+) -> tuple[Removable, ...]:
+    """Old runs in an open instance, with the logs that they left; the run ``besides`` is left alone."""
+    before = time.time() - keys.config.retention.run_days * _DAY_S
+    old = (record for record in _finished_runs(instance, keys, before) if record.dagster_run.run_id != besides)
+    found = [record for record in old if not _tells(instance, record.dagster_run)]
+    removable = tuple(_removable(record, home) for record in found)
+    if apply:
+        for record in found:
+            instance.delete_run(record.dagster_run.run_id)
+            remove_path(_logs(home, record.dagster_run.run_id))  # Dagster leaves what a run printed where it is
+    return removable
+
+
+def _logs(home: Path, run_id: str) -> Path:
+    """Where Dagster's default storage keeps what a run printed."""
+    return home / "storage" / run_id
 
 
 def _finished_runs(instance: dg.DagsterInstance, keys: CampaignKeys, before: float) -> Iterator[dg.RunRecord]:
@@ -73,7 +87,7 @@ def _removable(record: dg.RunRecord, home: Path) -> Removable:
     run = record.dagster_run
     days = (time.time() - record.create_timestamp.timestamp()) / _DAY_S
     path = home / "history" / "runs" / f"{run.run_id}.db"
-    size = path.stat().st_size if path.is_file() else 0
+    size = size_of([path, _logs(home, run.run_id)])
     what = f"{run.job_name} {run.tags.get(names.PARTITION_TAG, '')}".strip()
     why = f"{what} {run.status.value.lower()} {days:.0f} days ago, and tells nothing current"
     return Removable("run", run.run_id, (), why, size)

@@ -12,7 +12,7 @@ import dagster as dg
 from rollout_assets.campaigns.plan import entry_of, open_source
 from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.config import CampaignConfig
-from rollout_assets.defs.keys import CampaignKeys
+from rollout_assets.defs.keys import ANEW_TAG, CampaignKeys
 from rollout_assets.defs.resources import CampaignResource
 from rollout_assets.progress import ProgressEvent
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
@@ -31,6 +31,8 @@ class CampaignStep:
     instance: dg.DagsterInstance
     log: Any
     partition: str | None = None
+    anew: bool = False
+    """Whether the run asks for a promotion from all shards, and not from the last version."""
 
     @classmethod
     def of_run(
@@ -39,7 +41,8 @@ class CampaignStep:
         """The step behind the context of an asset or a check."""
         resource: CampaignResource = getattr(context.resources, keys.resource_key)
         partition = context.partition_key if context.has_partition_key else None
-        return cls(keys, resource.load(), context.instance, context.log, partition)
+        anew = context.run.tags.get(ANEW_TAG) == "true"
+        return cls(keys, resource.load(), context.instance, context.log, partition, anew)
 
     @classmethod
     def of_tick(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from rollout_assets.defs import keys as names
+from rollout_assets.defs.asset_pages import asset_page
 from rollout_assets.defs.keys import CampaignKeys
 from rollout_assets.defs.lazy import load
 from rollout_assets.defs.retries import RETRIES, failures_for_dagster
@@ -159,7 +160,7 @@ def _computed(keys: CampaignKeys, about: CampaignAsset) -> dg.AssetsDefinition:
         owners=OWNERS,
         required_resource_keys={keys.resource_key},
         retry_policy=RETRIES,
-        metadata={"campaign": keys.config.name},
+        metadata=asset_page(keys, about.name, about.compute),
         code_version=_code_version(keys, about),
         partitions_def=keys.partitions if about.partitioned else None,
         pool=about.pool,
@@ -186,7 +187,7 @@ def _observed_source(keys: CampaignKeys) -> dg.AssetsDefinition:
         group_name=keys.name,
         kinds={"zarr"},
         owners=OWNERS,
-        metadata={"campaign": keys.config.name},
+        metadata=asset_page(keys, names.VIN_OFFLINE_STORE, "assets.source.vin_offline_store"),
     )
 
     @dg.multi_observable_source_asset(  # type: ignore[untyped-decorator]

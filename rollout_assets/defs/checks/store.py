@@ -1,4 +1,4 @@
-"""Checks of the promoted store: valid, without leaks, complete, up to date, and with labels that can be confirmed."""
+"""Checks of the promoted store: valid, without leaks, complete, and with labels that can be confirmed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from collections.abc import Iterator, Mapping
 import dagster as dg
 import polars as pl
 
-from rollout_assets.campaigns.check_names import NO_LEAKAGE, ROWS_ADD_UP, SECOND_OPINION, STORES_VALID, UP_TO_DATE
+from rollout_assets.campaigns.check_names import NO_LEAKAGE, ROWS_ADD_UP, SECOND_OPINION, STORES_VALID
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.integrity import open_shard
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.leakage import leaks_among
 from rollout_assets.campaigns.objects.publishing import publish_folder
-from rollout_assets.campaigns.pin import read_pin
 from rollout_assets.campaigns.plan_entry import shard_id_of
-from rollout_assets.campaigns.staleness import stale_parts
-from rollout_assets.campaigns.versions import PromotedShard, PromotedVersion, current_name, current_version
+from rollout_assets.campaigns.versions import PromotedShard, PromotedVersion, current_version
 from rollout_assets.config import CampaignConfig
 from rollout_assets.defs.checks.verdict import verdict
 from rollout_assets.defs.metadata import COUNTED_TABLES, evidence, findings_table, frame_table, table
@@ -33,12 +31,11 @@ SECONDS_PER_SPLIT = 60.0
 
 
 def promoted_store(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
-    """All checks but the slow second opinion."""
+    """All checks but the slow second opinion, and whether anything is stale."""
     version = current_version(step.config)
     yield _stores_valid(version)
     yield _no_leakage(step.config, version)
     yield _rows_add_up(step.config, version)
-    yield _up_to_date(step)
 
 
 def _stores_valid(version: PromotedVersion) -> dg.AssetCheckResult:
@@ -56,7 +53,7 @@ def _no_leakage(config: CampaignConfig, version: PromotedVersion) -> dg.AssetChe
     leaks = list(leaks_among(layout, survey, numbers))
     metadata = {
         "leaks": len(leaks),
-        **evidence(table([{"leak": leak.text, "way_out": leak.way_out} for leak in leaks])),
+        **evidence(table([{"leak": leak.text, "to go on": leak.way_out} for leak in leaks])),
     }
     return verdict(NO_LEAKAGE, not leaks, metadata)
 
@@ -81,15 +78,6 @@ def _rows_of_shards(config: CampaignConfig, shards: tuple[PromotedShard, ...]) -
         if reader is not None:
             counts.update({name: reader.num_rows(name) for name in COUNTED_TABLES})
     return counts
-
-
-def _up_to_date(step: CampaignStep) -> dg.AssetCheckResult:
-    stale = stale_parts(step.config, step.source)
-    layout = CampaignLayout.of(step.config)
-    pin = read_pin(layout)
-    readers = {"version": current_name(layout) or "", "pin": "" if pin is None else str(pin)}
-    shown = [{"what": part.what, "why": part.why, "to go on": part.remedy} for part in stale]
-    return verdict(UP_TO_DATE, not stale, {"stale": len(stale), **readers, **evidence(table(shown))}, warns=True)
 
 
 def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
