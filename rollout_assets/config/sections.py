@@ -319,7 +319,9 @@ class RetentionConfig(ConfigSection):
     replaced_plans: Natural = unhashed(5, description="Newest replaced plans to keep.")
     trainings: Natural = unhashed(3, description="Newest trainings to keep, beside the current and the evaluated one.")
     observation_days: NonNegative = unhashed(30.0, description="Days to keep observations that no training reads.")
-    run_days: NonNegative = unhashed(30.0, description="Days to keep runs of Dagster that tell nothing current.")
+    run_days: NonNegative = unhashed(
+        30.0, description="Days to keep Dagster's runs that tell nothing current, and logs."
+    )
 
 
 Limits = tuple[Fraction, Fraction]

@@ -30,6 +30,16 @@ CAMPAIGNS_VARIABLE = "ROLLOUT_ASSETS_CAMPAIGNS"
 """Environment variable with further campaign files, separated like ``PATH``; ``rollout-assets ui`` sets it."""
 
 
+def warn_without_home() -> None:
+    """Say that an instance without a home is a temporary one, which plain ``dagster dev`` starts without much ado."""
+    if not os.environ.get("DAGSTER_HOME"):
+        warnings.warn(
+            "DAGSTER_HOME is not set: this instance is temporary and knows no earlier run. 'rollout-assets ui' starts "
+            f"the UI with the right home; or set DAGSTER_HOME={data_home()} and start it again",
+            stacklevel=2,
+        )
+
+
 def known_campaigns() -> tuple[str, ...]:
     """Shipped campaigns, every TOML file in ``<home>/campaigns``, and the files that the environment names."""
     folder = sorted(str(path) for path in (data_home() / "campaigns").glob("*.toml"))

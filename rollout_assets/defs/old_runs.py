@@ -1,4 +1,4 @@
-"""Old runs of a campaign in Dagster's storage, and which of them tell nothing that is current.
+"""Old runs of a campaign in Dagster's storage, which of them tell nothing that is current, and what they printed.
 
 Removing a run removes its events. So one that recorded the last materialization of an asset, or of a shard, stays
 however old it is: sensors, the promotion and the lineage go by it. A run that is not finished stays too.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import dagster as dg
 
@@ -38,11 +39,28 @@ def clean_recorded_runs(
     old = (record for record in _finished_runs(instance, keys, before) if record.dagster_run.run_id != besides)
     found = [record for record in old if not _tells(instance, record.dagster_run)]
     removable = tuple(_removable(record, home) for record in found)
+    logs = tuple(_lost_logs(instance, home, before))
     if apply:
         for record in found:
             instance.delete_run(record.dagster_run.run_id)
             remove_path(_logs(home, record.dagster_run.run_id))  # Dagster leaves what a run printed where it is
-    return removable
+        for item in logs:
+            remove_path(item.paths[0])
+    return (*removable, *logs)
+
+
+def _lost_logs(instance: dg.DagsterInstance, home: Path, before: float) -> Iterator[Removable]:
+    """What runs have printed that the instance no longer knows, for example because somebody deleted them in the UI."""
+    for folder in sorted((home / "storage").glob("*")):
+        if _is_run_id(folder.name) and folder.stat().st_mtime < before and not instance.has_run(folder.name):
+            yield Removable("log", folder.name, (folder,), "its run is no longer recorded", size_of([folder]))
+
+
+def _is_run_id(name: str) -> bool:
+    try:
+        return str(UUID(name)) == name
+    except ValueError:
+        return False
 
 
 def _logs(home: Path, run_id: str) -> Path:

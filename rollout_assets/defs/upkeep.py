@@ -12,6 +12,15 @@ from rollout_assets.defs.keys import CampaignKeys
 from rollout_assets.defs.lazy import load
 from rollout_assets.defs.retries import failures_for_dagster
 
+DESCRIPTIONS = {
+    names.ROLLBACK: "Let readers have an earlier promoted version again, until it is unpinned. Nothing is removed. "
+    "Without 'apply: true' in the run config the run only says which version that would be.",
+    names.UNPIN: "Lift the pin of a rollback: the next promotion lets readers have the newest version again.",
+    names.CLEAN: "List what nobody needs any more, by the campaign's section [retention]: old versions, replaced "
+    "plans, reports, runs and their logs. Without 'apply: true' in the run config nothing is removed.",
+}
+"""Job -> what it does."""
+
 
 class RollbackConfig(dg.Config):
     """Which version readers get again."""
@@ -46,23 +55,8 @@ def upkeep_jobs(keys: CampaignKeys) -> list[dg.JobDefinition]:
         with failures_for_dagster():
             load("upkeep_steps.clean")(keys, context, apply=config.apply)
 
-    described = {
-        (
-            names.ROLLBACK,
-            rollback,
-        ): "Let readers have an earlier promoted version again, until it is unpinned. Nothing is removed. "
-        "Without 'apply: true' in the run config it only says which version that would be.",
-        (
-            names.UNPIN,
-            unpin,
-        ): "Lift the pin of a rollback: the next promotion lets readers have the newest version again.",
-        (
-            names.CLEAN,
-            clean,
-        ): "List what nobody needs any more, by the campaign's section [retention]: old versions, plans, reports, "
-        "runs and their logs. Without 'apply: true' in the run config nothing is removed.",
-    }
-    return [_job(keys, name, op, description) for (name, op), description in described.items()]
+    ops = {names.ROLLBACK: rollback, names.UNPIN: unpin, names.CLEAN: clean}
+    return [_job(keys, name, op) for name, op in ops.items()]
 
 
 def _op_name(keys: CampaignKeys, job: str) -> str:
@@ -70,8 +64,8 @@ def _op_name(keys: CampaignKeys, job: str) -> str:
     return f"{keys.name}__{job}"
 
 
-def _job(keys: CampaignKeys, name: str, op: dg.OpDefinition, description: str) -> dg.JobDefinition:
-    @dg.job(name=keys.job(name), description=description, tags={names.CAMPAIGN_TAG: keys.config.name})
+def _job(keys: CampaignKeys, name: str, op: dg.OpDefinition) -> dg.JobDefinition:
+    @dg.job(name=keys.job(name), description=DESCRIPTIONS[name], tags={names.CAMPAIGN_TAG: keys.config.name})
     def job() -> None:
         op()
 

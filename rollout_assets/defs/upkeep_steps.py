@@ -54,7 +54,7 @@ def clean(keys: CampaignKeys, context: dg.OpExecutionContext, *, apply: bool) ->
     sizes: Counter[str] = Counter()
     for item in found:
         sizes[item.kind] += item.bytes
-    counts = Counter(item.kind for item in found)
+    counts: Counter[str] = Counter(item.kind for item in found)
     facts: Metadata = {
         "verdict": f"{len(removed)} of {len(found)} things removed" if apply else f"{len(found)} things may go",
         "found": len(found),

@@ -50,7 +50,8 @@ ASSETS = (
         names.VIN_OFFLINE_STORE,
         "assets.plan.rollout_shard_plan",
         {"json"},
-        "Which source rows each shard owns: one line per shard, and one partition per line.\n\n"
+        "Which source rows each rollout shard owns: one line per shard, and one partition per line. Shards of the "
+        "source, in which the recording team keeps its rows, are something else.\n\n"
         "Planning again after new snippets only appends; existing shards stay as they are. After an edited campaign "
         "the same rows are planned under the new hashes: materialize this first, then the shards.",
         by_config=True,
@@ -60,8 +61,8 @@ ASSETS = (
         names.ROLLOUT_SHARD_PLAN,
         "assets.shards.vin_source_rows",
         {"zarr"},
-        "The source rows of one shard, compared with the plan: the same samples, still readable, with their meshes.\n\n"
-        "A row that is gone or was replaced is refused here, before any view is scored.",
+        "The source rows of one rollout shard, compared with the plan: the same samples, still readable, with their "
+        "meshes.\n\nA row that is gone or was replaced is refused here, before any view is scored.",
         partitioned=True,
     ),
     CampaignAsset(
@@ -69,9 +70,10 @@ ASSETS = (
         names.VIN_SOURCE_ROWS,
         "assets.shards.rollout_shards",
         {"zarr", "warp"},
-        "Rollouts of one shard's rows: targets, candidate views, oracle scores and chosen paths, as one Zarr store.\n\n"
-        "Everything is generated and scored here, on the GPU if there is one. A shard that is finished and current is "
-        "only read and checked; anything else in its place is set aside, and the shard is built again.",
+        "Rollouts of one rollout shard's source rows: targets, candidate views, oracle scores and chosen "
+        "paths, as one Zarr store.\n\nEverything is generated and scored here, on the GPU if there is one. A shard "
+        "that is finished and current is only read and checked; anything else in its place is set aside, and the "
+        "shard is built again.",
         partitioned=True,
         by_config=True,
         pool=names.GPU_POOL,
@@ -81,9 +83,9 @@ ASSETS = (
         names.ROLLOUT_SHARDS,
         "assets.shards.validated_shards",
         {"zarr"},
-        "A shard that may be promoted: every byte read, the validator run, hashes and rows compared with the plan.\n\n"
-        "The shard is examined here too, and not only by the checks before it, so that a damaged shard cannot pass in "
-        "a later run either.",
+        "A rollout shard that may be promoted: every byte read, the validator run, hashes and rows compared with "
+        "the plan.\n\nThe shard is examined here too, and not only by the checks before it, so that a damaged shard "
+        "cannot pass in a later run either.",
         partitioned=True,
     ),
     CampaignAsset(

@@ -1,7 +1,9 @@
 """Checks of all shards in one run, for a run that names none: the button *Execute all* of the UI starts such runs.
 
-Every finished shard gets a result of its own, as if its checks had run for that partition alone. The run itself gets
-one result for each check: how many shards pass it, and what is wrong with the others.
+Each check gets one result: how many of the finished shards pass it, and what is wrong with the others. It is an
+evaluation and not an ``AssetCheckResult``, because Dagster looks for the one materialization that a result is about, and
+here there are many. What is recorded of each partition stays what its own run found: Dagster takes results of a
+partition only from a run of that partition.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from rollout_assets.defs.checks.verdict import verdict
 from rollout_assets.defs.metadata import SHOWN_ROWS, Metadata, evidence, table
 from rollout_assets.defs.step import CampaignStep
 
-ShardChecks = Callable[[CampaignStep], Iterable[dg.AssetCheckResult]]
+CheckOutcome = dg.AssetCheckResult | dg.AssetCheckEvaluation
+"""What the checks of shards yield: results for the shard of a run, evaluations where a run names none."""
+
+ShardChecks = Callable[[CampaignStep], Iterable[CheckOutcome]]
 """Evaluates the checks of the shard that a step is about."""
 
 
@@ -43,16 +48,17 @@ class _Tally:
 
 def every_shard(
     step: CampaignStep, asset: str, checks: Iterable[str], evaluate: ShardChecks
-) -> Iterator[dg.AssetCheckResult]:
-    """Check every shard that is built, record the result of each, and yield one result for each check."""
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Check every shard that is built, and yield one result for each check."""
     survey = CampaignSurvey.of(step.config)
     built = [number for number, place in enumerate(survey.finished.place.tolist()) if place >= 0]
     tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
     for shard_id in map(shard_id_of, built):
         for result in evaluate(replace(step, partition=shard_id)):
+            assert isinstance(result, dg.AssetCheckResult)  # the step names a shard
             tallies[str(result.check_name)].add(shard_id, result)
-            step.instance.report_runless_asset_event(_recorded(step, asset, shard_id, result))
-    yield from (_verdict(check, tallies[check], len(survey.planned)) for check in checks)
+    for check in checks:
+        yield _evaluation(step.keys.key(asset), _verdict(check, tallies[check], len(survey.planned)))
 
 
 def _verdict(check: str, tally: _Tally, planned: int) -> dg.AssetCheckResult:
@@ -66,16 +72,15 @@ def _verdict(check: str, tally: _Tally, planned: int) -> dg.AssetCheckResult:
     return verdict(check, passed, metadata, warns=not tally.errors, description=description)
 
 
-def _recorded(step: CampaignStep, asset: str, shard_id: str, result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
-    """A result as the instance keeps it for one partition."""
+def _evaluation(key: dg.AssetKey, result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    """A result as the instance keeps it."""
     return dg.AssetCheckEvaluation(
-        asset_key=step.keys.key(asset),
+        asset_key=key,
         check_name=str(result.check_name),
         passed=result.passed,
         metadata=result.metadata,
         severity=result.severity,
         description=result.description,
-        partition=shard_id,
     )
 
 

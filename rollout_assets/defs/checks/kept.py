@@ -36,7 +36,7 @@ def last_results_kept(step: CampaignStep) -> Iterator[None]:
 def _last_result(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
     history = instance.event_log_storage.get_asset_check_execution_history(key, limit=LOOKED_AT)
     for record in history:
-        if record.event is not None and record.evaluation is not None:
+        if isinstance(record.evaluation, dg.AssetCheckEvaluation):  # otherwise it was planned, and never reached
             return _again(record.evaluation, record.create_timestamp)
     severity = dg.AssetCheckSeverity.WARN
     return dg.AssetCheckEvaluation(key.asset_key, key.name, False, severity=severity, description=NOTHING_TO_KEEP)

@@ -15,7 +15,7 @@ from rollout_assets.campaigns.check_names import (
     VALID_FANOUT,
 )
 from rollout_assets.campaigns.integrity import examine_shard, open_shard
-from rollout_assets.defs.checks.every_shard import every_shard
+from rollout_assets.defs.checks.every_shard import CheckOutcome, every_shard
 from rollout_assets.defs.checks.verdict import verdict
 from rollout_assets.defs.keys import ROLLOUT_SHARDS, VALIDATED_SHARDS
 from rollout_assets.defs.metadata import Metadata, evidence, findings_table, frame_table
@@ -24,7 +24,7 @@ from rollout_assets.inspection.surface_weights import surface_weights, weights_o
 from rollout_assets.inspection.suspicious import suspicious_rollout_rows
 
 
-def integrity(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
+def integrity(step: CampaignStep) -> Iterator[CheckOutcome]:
     """Everything that must hold before the shard may be promoted; of every shard, if the run names none."""
     if step.partition is None:
         yield from every_shard(step, ROLLOUT_SHARDS, INTEGRITY_CHECKS, integrity)
@@ -38,7 +38,7 @@ def integrity(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
         )
 
 
-def quality(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
+def quality(step: CampaignStep) -> Iterator[CheckOutcome]:
     """What a person should look at in a shard that is otherwise in order; in every shard, if the run names none."""
     if step.partition is None:
         yield from every_shard(step, VALIDATED_SHARDS, QUALITY_CHECKS, quality)
