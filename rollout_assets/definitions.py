@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dagster as dg
 
-from rollout_assets.defs.code_location import build_all_definitions, known_campaigns
+from rollout_assets.defs.code_location import build_all_definitions, known_campaigns, warn_without_home
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
     """Called by Dagster when it loads the location, so that nothing is read while this module is imported."""
+    warn_without_home()
     return build_all_definitions(known_campaigns())

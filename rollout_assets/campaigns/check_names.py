@@ -31,15 +31,25 @@ NO_LEAKAGE = "no_leakage"
 ROWS_ADD_UP = "rows_add_up"
 UP_TO_DATE = "up_to_date"
 SECOND_OPINION = "second_opinion"
+READINESS = "readiness"
 
 STORE_CHECKS = {
     STORES_VALID: "Every file is what promotion validated before it published it. Read are all bytes that the version "
     "added and a sample of the rest; in the job of the store's checks every byte, and the deep validator looks again.",
     NO_LEAKAGE: "No scene and no mesh is in more than one split.",
     ROWS_ADD_UP: "The promoted rows of every table are the sum of the shards' rows, split by split.",
-    UP_TO_DATE: "Nothing on the way is stale: source, plan, config, shards. A warning that says what is, and why.",
 }
 """Check of the promoted store -> what it promises."""
+
+UP_TO_DATE_CHECK = {
+    UP_TO_DATE: "Nothing on the way is stale: source, plan, config, shards. A warning that says what is, and why."
+}
+"""A step of its own, because it also runs by the clock."""
+
+READINESS_CHECK = {
+    READINESS: "Every split has enough states, targets and differing labels to be trained on. A warning, with measures."
+}
+"""Check of the report -> what it promises."""
 
 SECOND_OPINION_CHECK = {
     SECOND_OPINION: "Labels drawn at random, measured again by brute force in double precision, are the stored ones."

@@ -9,14 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
+
+from pydantic import ValidationError
 
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
-from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.layout import STORE_NAME, CampaignLayout
 from rollout_assets.campaigns.pin import read_pin
 from rollout_assets.campaigns.plan_entry import PlannedShards, shard_id_of
 from rollout_assets.campaigns.shard import shard_problems
 from rollout_assets.campaigns.status import promoted_behind, unplanned_rows
 from rollout_assets.config import CampaignConfig
+from rollout_assets.config.differences import changed_fields
+from rollout_assets.errors import StoreDamaged
+from rollout_assets.rollouts.zarr_store.manifest import read_rollout_store_manifest
 from rollout_assets.sources.vin_store import VinOfflineStore
 
 _PLAN = "materialize rollout_shard_plan"
@@ -61,11 +67,25 @@ def _stale_plan(config: CampaignConfig, entries: PlannedShards, source: VinOffli
 def _stale_shards(config: CampaignConfig, survey: CampaignSurvey, source: VinOfflineStore) -> Iterator[StalePart]:
     layout = CampaignLayout.of(config)
     changes = survey.planned.config_changes(config)
+    edits: dict[str, str] = {}
     for number, current in enumerate(survey.current(source).tolist()):
         shard_id, problems = shard_id_of(number), list[str]()
         if not current:
             problems += shard_problems(layout.shard(shard_id), survey.planned[number], source, deep=False)
         if number in changes:
-            problems.append("the campaign's config has changed since it was planned")
+            planned_for = survey.planned.columns.names["configs"][survey.planned.columns.config[number]]
+            if planned_for not in edits:
+                edits[planned_for] = _edits(config, layout.shard(shard_id) / STORE_NAME)
+            problems.append(f"the campaign's config has changed since it was planned{edits[planned_for]}")
         if problems:
             yield StalePart(shard_id, "; ".join(problems), _SHARD)
+
+
+def _edits(config: CampaignConfig, store: Path) -> str:
+    """The fields that were edited since a store was made, in words; empty if the store does not say what made it."""
+    try:
+        recorded = CampaignConfig.recorded(read_rollout_store_manifest(store)["generation"]["writer_config"])
+    except (StoreDamaged, KeyError, TypeError, ValidationError):
+        return ""
+    fields = "; ".join(changed_fields(recorded, config))
+    return f": {fields}" if fields else ""

@@ -247,6 +247,15 @@ def rollback_promotion(config: CampaignConfig, to: str | None = None) -> Promote
     return replace(target, is_current=True)
 
 
+def rollback_target(config: CampaignConfig, to: str | None = None) -> PromotedVersion:
+    """The version that ``rollback_promotion`` would make current; a ``CampaignError`` says why there is none."""
+    layout = CampaignLayout.of(config)
+    refuse_other_campaign(config)
+    refresh_versions(layout)
+    versions = versions_on_disk(config)
+    return _earlier_version(layout, versions) if to is None else _named_version(layout, versions, to)
+
+
 def unpin_promotion(config: CampaignConfig) -> Pin | None:
     """Lift the pin of a rollback, so that the next promotion moves readers on; returns the pin, if there was one."""
     layout = CampaignLayout.of(config)

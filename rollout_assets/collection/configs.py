@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from rollout_assets.config import DEMO_CAMPAIGN, ConfigSection, Count, Seconds, Seed, UsablePath, shipped_campaigns
 from rollout_assets.config.problems import problems_list, problems_text
@@ -16,6 +16,12 @@ from rollout_assets.parsing import expand_path, read_toml_file
 from rollout_assets.rollouts.remote.messages import RolloutParams
 
 CollectionSplit = Literal["train", "validation", "benchmark"]
+
+
+def _spelled_out(split: object) -> object:
+    """The split ``val`` of campaigns and stores is called ``validation`` here; both names are taken."""
+    return "validation" if split == "val" else split
+
 
 DEFAULT_AGENT = "_default"
 """Key of ``num_repeats`` for agents that it does not name."""
@@ -191,7 +197,7 @@ class SplitConfig(RequestsConfig):
     requests instead of a split.
     """
 
-    split: CollectionSplit = "train"
+    split: Annotated[CollectionSplit, BeforeValidator(_spelled_out)] = "train"
     reuse_existing_data_preparation: bool = False
     input_jsonl_fpath: UsablePath | None = None
     num_servers: Count | None = None

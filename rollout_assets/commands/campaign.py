@@ -52,7 +52,7 @@ from rollout_assets.errors import ConfigError, SourceError, counted
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
 from rollout_assets.sources.scene_splits import scene_splits
 
-app = typer.Typer(help="Plan, run, watch and promote the shards of a campaign.", no_args_is_help=True)
+app = typer.Typer(help="Plan, run, watch and promote the rollout shards of a campaign.", no_args_is_help=True)
 
 NO_RECORD = "the campaign gave no record at all: every source row was skipped; change what the reasons name"
 SHOWN_TARGETS = 3

@@ -20,7 +20,7 @@ from rollout_assets.config import load_campaign, merge_tables
 from rollout_assets.errors import ConfigError
 from rollout_assets.files import file_lock
 
-Split = Literal["train", "validation", "benchmark"]
+Split = Literal["train", "val", "validation", "benchmark"]
 
 
 def collect(
@@ -39,7 +39,10 @@ def collect(
         str | None,
         typer.Option("--campaign", "-c", help="Campaign to run in this process or to serve.", metavar="FILE|NAME"),
     ] = None,
-    split: Annotated[Split | None, typer.Option(help="Split of the campaign; benchmark is all of them.")] = None,
+    split: Annotated[
+        Split | None,
+        typer.Option(help="Split of the campaign; validation is another name of val, and benchmark is all of them."),
+    ] = None,
     servers: Annotated[
         str | None,
         typer.Option(help="Start this many servers, or use those at these addresses.", metavar="N|URL,…"),

@@ -56,6 +56,7 @@ def new(
     path = output or Path(f"{name}.toml")
     if path.exists():
         raise ConfigError(f"{path}: already there; choose another name, or remove it first")
+    path.parent.mkdir(parents=True, exist_ok=True)
     publish_bytes(path, commented_toml(config).encode())
     say(green(path), ": written; 'rollout-assets config validate' checks it after you have edited it")
 

@@ -164,7 +164,7 @@ def _show_scenes(summary: StoreSummary) -> None:
     splits = ", ".join(f"{count} {split}" for split, count in summary.rows_per_split.items())
     total = sum(summary.rows_per_split.values())
     scenes = len({scene.scene_id for scene in summary.scenes})
-    place = f"{counted(scenes, 'scene')} in {counted(summary.num_shards, 'shard')}"
+    place = f"{counted(scenes, 'scene')} in {counted(summary.num_shards, 'source shard')}"
     say(f"{total} rows ({splits}) of {place}; points, boxes and poses are means per row")
 
 
@@ -182,7 +182,7 @@ def _show_summary(summary: SyntheticSummary) -> None:
         _show_furniture(summary.furniture)
     say(
         green(summary.store_dir),
-        f": {summary.new_samples} new rows in {summary.new_shards} shards "
+        f": {summary.new_samples} new rows in {summary.new_shards} source shards "
         f"({summary.new_scenes} new scenes); now {summary.num_samples} rows, {summary.num_train} train and "
         f"{summary.num_val} val; {summary.seconds:.1f} s",
     )

@@ -298,6 +298,10 @@ class AutomationConfig(ConfigSection):
     nightly: Annotated[str, AfterValidator(cron_expression)] = unhashed(
         "0 3 * * *", description="When the schedule looks: minute, hour, day, month and weekday, in UTC."
     )
+    check_up_to_date: bool = unhashed(True, description="Whether the check up_to_date runs by the clock.")
+    up_to_date: Annotated[str, AfterValidator(cron_expression)] = unhashed(
+        "0 6 * * *", description="When it does: minute, hour, day, month and weekday, in UTC."
+    )
     shards_per_tick: Count = unhashed(
         200, description="Shards that one look of a sensor starts; the next look starts the rest."
     )
@@ -325,7 +329,9 @@ class RetentionConfig(ConfigSection):
     replaced_plans: Natural = unhashed(5, description="Newest replaced plans to keep.")
     trainings: Natural = unhashed(3, description="Newest trainings to keep, beside the current and the evaluated one.")
     observation_days: NonNegative = unhashed(30.0, description="Days to keep observations that no training reads.")
-    run_days: NonNegative = unhashed(30.0, description="Days to keep runs of Dagster that tell nothing current.")
+    run_days: NonNegative = unhashed(
+        30.0, description="Days to keep Dagster's runs that tell nothing current, and logs."
+    )
 
 
 Limits = tuple[Fraction, Fraction]

@@ -13,12 +13,14 @@ import dagster as dg
 from rollout_assets.config import data_home, shipped_campaigns
 from rollout_assets.defs.assets import campaign_assets
 from rollout_assets.defs.checks import campaign_checks
+from rollout_assets.defs.clock import campaign_clocks
 from rollout_assets.defs.jobs import campaign_jobs
 from rollout_assets.defs.keys import CampaignKeys
 from rollout_assets.defs.resources import CAMPAIGN_FILES
 from rollout_assets.defs.schedules import campaign_schedules
 from rollout_assets.defs.sensors import campaign_sensors
 from rollout_assets.defs.shard_step import shard_step
+from rollout_assets.defs.upkeep import upkeep_jobs
 from rollout_assets.errors import ConfigError, RolloutAssetsError
 from rollout_assets.locations.url import Location, resolved
 
@@ -27,6 +29,16 @@ BROKEN = "broken_campaigns"
 
 CAMPAIGNS_VARIABLE = "ROLLOUT_ASSETS_CAMPAIGNS"
 """Environment variable with further campaign files, separated like ``PATH``; ``rollout-assets ui`` sets it."""
+
+
+def warn_without_home() -> None:
+    """Say that an instance without a home is a temporary one, which plain ``dagster dev`` starts without much ado."""
+    if not os.environ.get("DAGSTER_HOME"):
+        warnings.warn(
+            "DAGSTER_HOME is not set: this instance is temporary and knows no earlier run. 'rollout-assets ui' starts "
+            f"the UI with the right home; or set DAGSTER_HOME={data_home()} and start it again",
+            stacklevel=2,
+        )
 
 
 def known_campaigns() -> tuple[str, ...]:
@@ -103,9 +115,13 @@ def _definitions(campaigns: Sequence[CampaignKeys], broken: Sequence[dg.AssetSpe
             *(shard_step(keys) for keys in campaigns),
         ],
         asset_checks=[check for keys in campaigns for check in campaign_checks(keys)],
-        jobs=[job for keys in campaigns for job in jobs[keys.name].values()],
+        jobs=[job for keys in campaigns for job in (*jobs[keys.name].values(), *upkeep_jobs(keys))],
         sensors=[sensor for keys in campaigns for sensor in campaign_sensors(keys, jobs[keys.name])],
-        schedules=[schedule for keys in campaigns for schedule in campaign_schedules(keys, jobs[keys.name])],
+        schedules=[
+            schedule
+            for keys in campaigns
+            for schedule in (*campaign_schedules(keys, jobs[keys.name]), *campaign_clocks(keys))
+        ],
         resources={"campaigns": CAMPAIGN_FILES},
         executor=dg.in_process_executor,
     )

@@ -8,13 +8,14 @@ import dagster as dg
 
 from rollout_assets.defs import keys as names
 from rollout_assets.defs.assets import defined_assets
-from rollout_assets.defs.checks import shard_check_keys, store_check_keys
+from rollout_assets.defs.checks import shard_check_keys, store_check_keys, up_to_date_key
 from rollout_assets.defs.keys import CampaignKeys
 
 
 def campaign_jobs(keys: CampaignKeys) -> dict[str, Any]:
     """The jobs of a campaign: observe, plan, one shard, its checks alone, promotion, the store's checks alone.
 
+    Promotion may also begin from all shards, and the check ``up_to_date`` has a job for its clock.
     A campaign that asks for a training has one more, and no other job of it trains.
     """
 
@@ -33,7 +34,7 @@ def campaign_jobs(keys: CampaignKeys) -> dict[str, Any]:
         ),
         names.SHARD_CHECKS: (
             dg.AssetSelection.checks(*shard_check_keys(keys)),
-            "Check one shard again without building it: give the shard as the tag dagster/partition.",
+            "Check one shard again without building it: give the shard as the tag dagster/partition, or none for all.",
         ),
         names.PROMOTE: (
             assets(names.ROLLOUTS_ZARR, *names.READINGS),
@@ -44,12 +45,19 @@ def campaign_jobs(keys: CampaignKeys) -> dict[str, Any]:
             "Check the promoted store again as it lies there, without promoting.",
         ),
     }
+    promotion = pieces[names.PROMOTE][0]
+    pieces[names.PROMOTE_ANEW] = (promotion, "Promote from all shards, and not from the last version; then check it.")
+    pieces[names.UP_TO_DATE] = (
+        dg.AssetSelection.checks(up_to_date_key(keys)),
+        "Check whether anything on the way from the source to the promoted store is stale.",
+    )
     policy_assets = [asset.name for asset in defined_assets(keys) if asset.name in names.POLICY_CHAIN]
     if policy_assets:
         description = "Train a policy on the promoted store, evaluate it, and check whether it is accepted."
         pieces[names.TRAIN_AND_EVALUATE] = (assets(*policy_assets), description)
     tags = {names.CAMPAIGN_TAG: keys.config.name}
+    further = {names.PROMOTE_ANEW: {names.ANEW_TAG: "true"}}
     return {
-        name: dg.define_asset_job(keys.job(name), selection, description=description, tags=tags)
+        name: dg.define_asset_job(keys.job(name), selection, description=description, tags=tags | further.get(name, {}))
         for name, (selection, description) in pieces.items()
     }

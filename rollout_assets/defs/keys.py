@@ -48,6 +48,12 @@ OBSERVE, PLAN, SHARD, SHARD_CHECKS, PROMOTE, STORE_CHECKS = JOBS = (
 )
 """The jobs of a campaign, in the order of the graph."""
 
+PROMOTE_ANEW, UP_TO_DATE = FURTHER_JOBS = ("promote_anew", "up_to_date")
+"""Jobs of assets and checks beside the graph: promotion from all shards, and the check that runs by the clock."""
+
+ROLLBACK, UNPIN, CLEAN = UPKEEP_JOBS = ("rollback", "unpin", "clean")
+"""Jobs that do what the commands of these names do, and record it."""
+
 TRAIN_AND_EVALUATE = "train_and_evaluate"
 """The job of a campaign that asks for a training; no other one trains."""
 
@@ -62,6 +68,9 @@ ASKED_FOR_TAG = "rollout_assets/asked_for"
 
 NIGHT_TAG = "rollout_assets/night"
 """Run tag of a planning of the nightly schedule, which is followed by its shards."""
+
+ANEW_TAG = "rollout_assets/anew"
+"""Run tag of a promotion that begins from all shards, and not from the last version."""
 
 PARTITION_TAG = "dagster/partition"
 """Dagster's run tag with the partition."""

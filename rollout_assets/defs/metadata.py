@@ -1,4 +1,4 @@
-"""What Dagster shows about an asset: versions, hashes, counts, tables and pictures."""
+"""What Dagster shows about an asset: verdict, counts and pictures first, then tables, and hashes last."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ Metadata = dict[str, Any]
 SHOWN_ROWS = 25
 """Rows that a table in the UI holds; the store has them all."""
 
+PLOTTED_STAGES = ("actor_valid", "oracle_label", "q_train")
+"""Stages whose share of all views is a number of its own, so that it can be plotted over versions."""
+
 DATA_VERSION_DIGITS = 16
 """Hexadecimal digits of a data version, enough to tell versions apart and short enough for the UI."""
 
@@ -41,6 +44,20 @@ def entry_hashes(config: CampaignConfig, entry: RolloutShardEntry) -> Metadata:
     """All six digests behind a shard: the config's, and the source's as it was planned."""
     source = {"source_manifest_hash": entry.source_manifest_hash, "split_manifest_hash": entry.split_manifest_hash}
     return config_hashes(config) | source
+
+
+def page(metadata: Metadata) -> Metadata:
+    """Metadata in the order in which it is read: hashes come last, and what is empty is not shown at all."""
+    shown = {name: value for name, value in metadata.items() if not _is_empty(value)}
+    return dict(sorted(shown.items(), key=lambda item: _is_hash(item[0])))  # a stable sort keeps the rest in order
+
+
+def _is_empty(value: Any) -> bool:
+    return value == "" or (isinstance(value, dg.TableMetadataValue) and not value.records)
+
+
+def _is_hash(name: str) -> bool:
+    return "_hash" in name or name.endswith("sha256")
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
@@ -79,7 +96,7 @@ def counts_table(counts: Mapping[str, int]) -> dg.TableMetadataValue:
 
 
 def shard_metadata(config: CampaignConfig, entry: RolloutShardEntry, owner: ShardOwner, store: Path | None) -> Metadata:
-    """What a finished shard holds: hashes, counts, skipped rows, speed, size and path."""
+    """What a finished shard holds: counts, what was lost on the way, speed, size, path and hashes."""
     stats = owner.stats
     skipped = [
         {"sample": row.sample_key, "reason": row.skipped, "detail": row.detail or ""}
@@ -91,25 +108,32 @@ def shard_metadata(config: CampaignConfig, entry: RolloutShardEntry, owner: Shar
         lost.update({f"{group}: {reason}": count for reason, count in stats.get(group, {}).items()})
     seconds = float(stats["seconds"])
     return {
-        **entry_hashes(config, entry),
-        "dagster/row_count": int(stats["candidates"]),
         "split": owner.split,
-        "rows_planned": len(entry.rows),
-        "rows_with_records": sum(row.records > 0 for row in owner.rows),
+        "dagster/row_count": int(stats["candidates"]),
+        "source_rows": len(entry.rows),
+        "source_rows_with_records": sum(row.records > 0 for row in owner.rows),
         **{name: int(stats[name]) for name in ("targets", "rollouts", "steps", "candidates", "views_scored")},
+        "source_rows_skipped": table(skipped),
+        **_absent_targets(stats.get("targets_absent", {})),
+        "lost_on_the_way": counts_table(lost),
         "views_per_second": round(stats["views_scored"] / seconds, 1) if seconds else 0.0,
         "seconds": round(owner.seconds, 3),
         "seconds_per_stage": table(
             [{"stage": name, "seconds": round(float(took), 3)} for name, took in stats["seconds_per_stage"].items()]
         ),
-        "rows_skipped": table(skipped),
-        **_absent_targets(stats.get("targets_absent", {})),
-        "skip_reasons": counts_table(lost),
         "bytes": 0 if owner.store is None else owner.store.bytes,
         "files": 0 if owner.store is None else owner.store.files,
-        "content_sha256": owner.content_sha256 or "",
         "path": dg.MetadataValue.path("none: every row was skipped" if store is None else str(store)),
+        **entry_hashes(config, entry),
+        "content_sha256": owner.content_sha256 or "",
     }
+
+
+def shard_verdict(outcome: str, owner: ShardOwner) -> str:
+    """What became of a shard, in one sentence."""
+    used = sum(row.records > 0 for row in owner.rows)
+    counted = f"{used} of {len(owner.rows)} source rows gave {int(owner.stats['rollouts'])} rollouts"
+    return f"{outcome.replace('_', ' ')}: {counted} with {int(owner.stats['candidates'])} views"
 
 
 def _absent_targets(absent: Mapping[str, str]) -> Metadata:
@@ -120,21 +144,26 @@ def _absent_targets(absent: Mapping[str, str]) -> Metadata:
 
 
 def store_metadata(readers: Sequence[RolloutZarrStoreReader]) -> Metadata:
-    """The validity waterfall of some stores together, as a table, and its picture with gains and refusals."""
+    """What is left of the views of some stores together: a picture, shares and gains as numbers, and tables."""
     sketch = StoreSketch.of(readers)
+    shell = max(sketch.shell, 1)
+    percents = {stage: round(100 * count / shell, 2) for stage, count in sketch.waterfall.items()}
     rows = [
-        {"stage": stage, "count": count, "percent of shell": round(100 * count / max(sketch.shell, 1), 2)}
+        {"stage": stage, "count": count, "percent of shell": percents[stage]}
         for stage, count in sketch.waterfall.items()
     ]
     return {
+        "views": image(sketch.small_svg()),
+        **{f"{stage}_percent": percents[stage] for stage in PLOTTED_STAGES},
+        **({"first_step_mean_root_gain": round(sketch.gains[0][0], 6)} if 0 in sketch.gains else {}),
         "validity_waterfall": table(rows),
-        "invalid_reasons": counts_table(sketch.reasons),
+        "refused_views": counts_table(sketch.reasons),
         "pictures": image(sketch.svg()),
     }
 
 
 def image(svg: bytes) -> dg.MarkdownMetadataValue:
-    """A small picture that the UI shows inside the metadata."""
+    """A picture inside the metadata. The UI draws one of less than 1,000 characters at once, others after a click."""
     return dg.MetadataValue.md(f"![](data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')})")
 
 

@@ -16,6 +16,8 @@ import dagster as dg
 from rollout_assets.defs import keys as names
 from rollout_assets.defs.assets import ASSETS, CampaignAsset, code_version
 from rollout_assets.defs.checks import CHECK_GROUPS, CheckGroup
+from rollout_assets.defs.checks.missing import not_yet, unchecked
+from rollout_assets.defs.checks.verdict import evaluation
 from rollout_assets.defs.lazy import load
 from rollout_assets.defs.provenance import version_tags
 from rollout_assets.defs.retries import failure_text, tried_again
@@ -51,8 +53,15 @@ class Asked:
 
 
 def run_shards(step: CampaignStep, context: dg.AssetExecutionContext) -> Iterator[ShardEvent]:
-    """Take each shard of a run through what is asked for; a ``Failure`` at the end names those that failed."""
-    shard_ids, asked = shards_of(step, context), Asked.by(context)
+    """Take each shard of a run through what is asked for; a ``Failure`` at the end names those that failed.
+
+    A run that names no shard can only be one of checks alone, and checks every shard.
+    """
+    asked = Asked.by(context)
+    if not (context.has_partition_key_range or context.has_partition_key or asked.assets):
+        yield from _check_every_shard(step, asked)
+        return
+    shard_ids = shards_of(step, context)
     failures: dict[str, Exception] = {}
     for shard_id in shard_ids:
         try:
@@ -64,6 +73,18 @@ def run_shards(step: CampaignStep, context: dg.AssetExecutionContext) -> Iterato
     if failures:
         first = next(iter(failures.values()))
         raise dg.Failure(description=_summary(failures, len(shard_ids)), allow_retries=False) from first
+
+
+def _check_every_shard(step: CampaignStep, asked: Asked) -> Iterator[dg.AssetCheckEvaluation]:
+    reason = not_yet(step, "plan")
+    for group in CHECK_GROUPS:
+        checks = asked.checks & group.promises.keys() if group.partitioned else frozenset()
+        key = step.keys.key(group.asset)
+        if checks and reason is not None:
+            yield from (evaluation(key, result) for result in unchecked(checks, reason))
+        elif checks:
+            results: Iterator[dg.AssetCheckEvaluation] = load(group.evaluate)(step)
+            yield from (result for result in results if result.check_name in checks)
 
 
 def shards_of(step: CampaignStep, context: dg.AssetExecutionContext) -> Sequence[str]:
@@ -91,10 +112,10 @@ def _run_shard(step: CampaignStep, asked: Asked) -> Iterator[ShardEvent]:
             yield _materialization(step, asset, asked)
         for group in CHECK_GROUPS:
             if group.asset == asset.name and asked.checks & group.promises.keys():
-                for evaluation in _evaluations(step, group, asked):
-                    yield evaluation
-                    if group.blocking and not evaluation.passed:
-                        blocked.append(f"{evaluation.check_name} ({evaluation.description})")
+                for found in _evaluations(step, group, asked):
+                    yield found
+                    if group.blocking and not found.passed:
+                        blocked.append(f"{found.check_name} ({found.description})")
     _refuse_blocked(step, blocked)
 
 
@@ -121,16 +142,7 @@ def _evaluations(step: CampaignStep, group: CheckGroup, asked: Asked) -> Iterato
     results: list[dg.AssetCheckResult] = _tried_again(step, group.evaluate)
     for result in results:
         if result.check_name in asked.checks:
-            yield dg.AssetCheckEvaluation(
-                step.keys.key(group.asset),
-                result.check_name,
-                result.passed,
-                metadata=result.metadata,
-                severity=result.severity,
-                description=result.description,
-                blocking=group.blocking,
-                partition=step.shard_id,
-            )
+            yield evaluation(step.keys.key(group.asset), result, group.blocking, step.shard_id)
 
 
 def _tried_again(step: CampaignStep, path: str) -> Any:

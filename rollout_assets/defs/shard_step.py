@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from rollout_assets.defs.asset_pages import asset_page
 from rollout_assets.defs.assets import ASSETS, OWNERS, CampaignAsset, code_version
 from rollout_assets.defs.checks import CHECK_GROUPS, check_specs
 from rollout_assets.defs.keys import GPU_POOL, CampaignKeys
@@ -45,6 +46,6 @@ def _spec(keys: CampaignKeys, about: CampaignAsset) -> dg.AssetSpec:
         group_name=keys.name,
         kinds=set(about.kinds),
         owners=OWNERS,
-        metadata={"campaign": keys.config.name},
+        metadata=asset_page(keys, about.name, about.compute),
         code_version=code_version(keys, about),
     )

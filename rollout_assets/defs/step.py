@@ -12,7 +12,7 @@ import dagster as dg
 from rollout_assets.campaigns.plan import entry_of, open_source
 from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.config import CampaignConfig
-from rollout_assets.defs.keys import CampaignKeys
+from rollout_assets.defs.keys import ANEW_TAG, CampaignKeys
 from rollout_assets.defs.resources import CAMPAIGN_FILES, CampaignFiles
 from rollout_assets.progress import ProgressEvent
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
@@ -32,6 +32,8 @@ class CampaignStep:
     log: Any
     partition: str | None = None
     job: str = ""
+    anew: bool = False
+    """Whether the run asks for a promotion from all shards, and not from the last version."""
     _opened: list[VinOfflineStore] = field(default_factory=list)
 
     @classmethod
@@ -42,8 +44,9 @@ class CampaignStep:
         campaigns: CampaignFiles,
     ) -> CampaignStep:
         """The step behind the context of an asset or a check."""
-        config = campaigns.load(keys.campaign)
-        return cls(keys, config, context.instance, context.log, job=context.run.job_name)
+        run, config = context.run, campaigns.load(keys.campaign)
+        anew = run.tags.get(ANEW_TAG) == "true"
+        return cls(keys, config, context.instance, context.log, job=run.job_name, anew=anew)
 
     @classmethod
     def of_tick(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from rollout_assets.config import CampaignConfig
+from rollout_assets.config.differences import changed_fields
 from rollout_assets.errors import ReplayRefused, StoreDamaged
 from rollout_assets.rollouts.trace import RolloutLineage
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -53,7 +54,7 @@ def refuse_other_campaign(reader: RolloutZarrStoreReader, lineage: RolloutLineag
     problems = []
     for name in wrong:
         stored, own = getattr(lineage, f"{name}_config_hash"), campaign.hashes()[name]
-        keys = [] if recorded is None else list(_different_keys(recorded, campaign, SECTIONS[name]))
+        keys = [] if recorded is None else list(changed_fields(recorded, campaign, SECTIONS[name]))
         detail = "; ".join(keys) if keys else f"the store says {str(stored)[:12]}, the campaign has {own[:12]}"
         problems.append(f"{name} config ({', '.join(SECTIONS[name])}) differs: {detail}")
     if not wrong:
@@ -63,24 +64,3 @@ def refuse_other_campaign(reader: RolloutZarrStoreReader, lineage: RolloutLineag
                 problems.append(f"selected_depth.{key}: store {stored}, campaign {own}")
     if problems:
         raise ReplayRefused(f"campaign {campaign.name} did not make {lineage.rollout_id}: {'. '.join(problems)}")
-
-
-def _different_keys(recorded: CampaignConfig, campaign: CampaignConfig, sections: tuple[str, ...]) -> Iterator[str]:
-    ours, theirs = campaign.hashable(), recorded.hashable()
-    for section in sections:
-        yield from _leaves(section, theirs[section], ours[section])
-
-
-def _leaves(path: str, stored: Any, own: Any) -> Iterator[str]:
-    if isinstance(stored, dict) and isinstance(own, dict):
-        for key in sorted(stored.keys() | own.keys()):
-            yield from _leaves(f"{path}.{key}", stored.get(key), own.get(key))
-    elif isinstance(stored, list) and isinstance(own, list) and len(stored) == len(own):
-        for index, (left, right) in enumerate(zip(stored, own, strict=True)):
-            yield from _leaves(f"{path}[{index}]", left, right)
-    elif stored != own:
-        yield f"{path}: store {_brief(stored)}, campaign {_brief(own)}"
-
-
-def _brief(value: Any) -> str:
-    return f"{len(value)} entries" if isinstance(value, list | dict) else str(value)

@@ -49,6 +49,18 @@ class StoreSketch:
             f'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>{body}</svg>'
         ).encode()
 
+    def small_svg(self) -> bytes:
+        """The waterfall alone, in so few bytes that the UI of Dagster draws it without a click."""
+        top = self.shell or 1
+        rows = [
+            f'<rect x="90" y="{16 * row + 3}" width="{round(200 * count / top)}" height="11"/>'
+            f'<text y="{16 * row + 12}">{name}</text><text x="295" y="{16 * row + 12}">{count}</text>'
+            for row, (name, count) in enumerate(self.waterfall.items())
+        ]
+        size = f'width="350" height="{16 * len(rows)}"'
+        style = 'font-size="12" fill="#4c72b0"'
+        return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>{"".join(rows)}</svg>'.encode()
+
 
 def _bars(panel: int, title: str, counts: Mapping[str, int], color: str) -> str:
     """Counts by name as horizontal bars, with their numbers."""

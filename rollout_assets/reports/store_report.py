@@ -117,7 +117,7 @@ def _validity(report: _Report) -> None:
     )
     page.section(
         "reasons",
-        "Why views cannot be taken",
+        "Why views were refused",
         html.text("Left: the first rule that refused a view. Right: every rule that fails, so a view may count twice."),
         html.pair(page.figure(figures.primary_reasons(reader)), page.figure(figures.every_rule(reader))),
         "<h3>By position family</h3>",

@@ -19,7 +19,7 @@ from rollout_assets.defs.code_location import (
     build_definitions,
     known_campaigns,
 )
-from rollout_assets.defs.keys import CHAIN, READINGS, CampaignKeys
+from rollout_assets.defs.keys import CHAIN, FURTHER_JOBS, JOBS, READINGS, UPKEEP_JOBS, CampaignKeys
 from rollout_assets.defs.lazy import load
 from rollout_assets.errors import ConfigError
 from tests.defs.campaigns import edit, write_campaign
@@ -33,6 +33,7 @@ CHECKS = {
     },
     "validated_shards": {"suspicious_rows": "", "valid_fanout": "", "label_yield": ""},
     "rollouts_zarr": {"stores_valid": "", "no_leakage": "", "rows_add_up": "", "up_to_date": "", "second_opinion": ""},
+    "rollout_report": {"readiness": ""},
 }
 LOAD = """
 import resource, sys, rollout_assets.definitions as module
@@ -74,7 +75,7 @@ def test_every_check_is_where_a_reader_looks_for_it(demo):
 def test_jobs_sensors_and_schedules_are_named_after_the_campaign(demo):
     repository = demo.get_repository_def()
     jobs = {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")}
-    assert jobs == {"demo_observe", "demo_plan", "demo_shard", "demo_shard_checks", "demo_promote", "demo_store_checks"}
+    assert jobs == {f"demo_{job}" for job in (*JOBS, *FURTHER_JOBS, *UPKEEP_JOBS)}
     assert {sensor.name: sensor.default_status.value for sensor in repository.sensor_defs} == {
         "default_automation_condition_sensor": "STOPPED",
         "demo_new_snippets": "STOPPED",
@@ -82,7 +83,8 @@ def test_jobs_sensors_and_schedules_are_named_after_the_campaign(demo):
         "demo_promotion": "RUNNING",
     }
     assert {schedule.name: schedule.cron_schedule for schedule in repository.schedule_defs} == {
-        "demo_nightly": "0 3 * * *"
+        "demo_nightly": "0 3 * * *",
+        "demo_up_to_date": "0 6 * * *",
     }
 
 

@@ -29,7 +29,7 @@ def test_a_whole_campaign_is_materialized_checked_and_promoted(finished_desk):
     desk, result = finished_desk
     assert result.ok and result.promoted
     assert [run.name for run in result.runs] == ["observe", "plan", "shard-000000", "shard-000001", "promote"]
-    assert [len(run.checks) for run in result.runs] == [0, 0, 7, 7, 5]
+    assert [len(run.checks) for run in result.runs] == [0, 0, 7, 7, 6]
     assert current_version(desk.config).shard_ids == ("shard-000000", "shard-000001")
 
 

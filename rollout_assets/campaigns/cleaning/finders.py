@@ -13,7 +13,7 @@ from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.layout import FAILURE_PREFIX, CampaignLayout, is_dead_attempt
 from rollout_assets.campaigns.markers import ShardOwner, read_owner
 from rollout_assets.campaigns.plan_entry import RolloutShardEntry, shard_id_of
-from rollout_assets.campaigns.versions import PROMOTION_LOCK, superseded_versions
+from rollout_assets.campaigns.versions import PROMOTION_LOCK, current_name, current_version, superseded_versions
 from rollout_assets.config import CampaignConfig, data_home
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.files import is_locked
@@ -195,6 +195,19 @@ def unused_observations(contents: CampaignContents) -> Iterator[Removable]:
             yield Removable("observations", folder.name, (folder,), why, size_of([folder]), folder)
 
 
+def old_reports(contents: CampaignContents) -> Iterator[Removable]:
+    """Pages, pictures and opinions about splits that the current version does not have; those it has are replaced."""
+    layout = contents.layout
+    if layout.url is not None or current_name(layout) is None:
+        return
+    splits = {str(child).rsplit("/", 1)[-1] for child in current_version(contents.config).children}
+    for path in sorted(layout.reports.glob("*")):
+        split = path.name.split(".")[0].removesuffix("_rollouts")
+        if split not in splits:
+            why = f"is about the split {split}, which the current version does not have"
+            yield Removable("report", path.name, (path,), why, size_of([path]))
+
+
 FINDERS: tuple[Finder, ...] = (
     old_versions,
     set_aside,
@@ -203,6 +216,7 @@ FINDERS: tuple[Finder, ...] = (
     old_failure_notes,
     old_trainings,
     unused_observations,
+    old_reports,
 )
 """Everything that a cleaning looks for in a campaign's folder."""
 

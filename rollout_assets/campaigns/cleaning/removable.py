@@ -10,7 +10,18 @@ from typing import Literal
 
 from rollout_assets.files import tree_status
 
-Kind = Literal["version", "set aside", "staging", "replaced plan", "failure note", "training", "observations", "run"]
+Kind = Literal[
+    "version",
+    "set aside",
+    "staging",
+    "replaced plan",
+    "failure note",
+    "training",
+    "observations",
+    "report",
+    "run",
+    "log",
+]
 
 _DAY_S = 86_400.0
 

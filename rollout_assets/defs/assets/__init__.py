@@ -11,6 +11,7 @@ from datetime import timedelta
 import dagster as dg
 
 from rollout_assets.defs import keys as names
+from rollout_assets.defs.asset_pages import asset_page
 from rollout_assets.defs.keys import CampaignKeys
 from rollout_assets.defs.lazy import load
 from rollout_assets.defs.resources import CampaignFiles
@@ -59,7 +60,8 @@ ASSETS = (
         names.VIN_OFFLINE_STORE,
         "assets.plan.rollout_shard_plan",
         {"json"},
-        "Which source rows each shard owns: one line per shard, and one partition per line.\n\n"
+        "Which source rows each rollout shard owns: one line per shard, and one partition per line. Shards of the "
+        "source, in which the recording team keeps its rows, are something else.\n\n"
         "Planning again after new snippets only appends; existing shards stay as they are. After an edited campaign "
         "the same rows are planned under the new hashes: materialize this first, then the shards.",
         by_config=True,
@@ -69,8 +71,8 @@ ASSETS = (
         names.ROLLOUT_SHARD_PLAN,
         "assets.shards.vin_source_rows",
         {"zarr"},
-        "The source rows of one shard, compared with the plan: the same samples, still readable, with their meshes.\n\n"
-        "A row that is gone or was replaced is refused here, before any view is scored.",
+        "The source rows of one rollout shard, compared with the plan: the same samples, still readable, with their "
+        "meshes.\n\nA row that is gone or was replaced is refused here, before any view is scored.",
         partitioned=True,
     ),
     CampaignAsset(
@@ -78,9 +80,10 @@ ASSETS = (
         names.VIN_SOURCE_ROWS,
         "assets.shards.rollout_shards",
         {"zarr", "warp"},
-        "Rollouts of one shard's rows: targets, candidate views, oracle scores and chosen paths, as one Zarr store.\n\n"
-        "Everything is generated and scored here, on the GPU if there is one. A shard that is finished and current is "
-        "only read and checked; anything else in its place is set aside, and the shard is built again.",
+        "Rollouts of one rollout shard's source rows: targets, candidate views, oracle scores and chosen "
+        "paths, as one Zarr store.\n\nEverything is generated and scored here, on the GPU if there is one. A shard "
+        "that is finished and current is only read and checked; anything else in its place is set aside, and the "
+        "shard is built again.",
         partitioned=True,
         by_config=True,
     ),
@@ -89,9 +92,9 @@ ASSETS = (
         names.ROLLOUT_SHARDS,
         "assets.shards.validated_shards",
         {"zarr"},
-        "A shard that may be promoted: every byte read, the validator run, hashes and rows compared with the plan.\n\n"
-        "The shard is examined here too, and not only by the checks before it, so that a damaged shard cannot pass in "
-        "a later run either.",
+        "A rollout shard that may be promoted: every byte read, the validator run, hashes and rows compared with "
+        "the plan.\n\nThe shard is examined here too, and not only by the checks before it, so that a damaged shard "
+        "cannot pass in a later run either.",
         partitioned=True,
     ),
     CampaignAsset(
@@ -171,7 +174,7 @@ def _computed(keys: CampaignKeys, about: CampaignAsset) -> dg.AssetsDefinition:
         kinds=set(about.kinds),
         owners=OWNERS,
         retry_policy=RETRIES,
-        metadata={"campaign": keys.config.name},
+        metadata=asset_page(keys, about.name, about.compute),
         code_version=code_version(keys, about),
         pool=about.pool,
         op_tags={PRIORITY_TAG: str(about.priority)} if about.priority else None,
@@ -203,7 +206,7 @@ def _observed_source(keys: CampaignKeys) -> dg.AssetsDefinition:
         group_name=keys.name,
         kinds={"zarr"},
         owners=OWNERS,
-        metadata={"campaign": keys.config.name},
+        metadata=asset_page(keys, names.VIN_OFFLINE_STORE, "assets.source.vin_offline_store"),
     )
 
     def observe(context: dg.AssetExecutionContext, campaigns: CampaignFiles) -> dg.ObserveResult:

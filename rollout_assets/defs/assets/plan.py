@@ -7,7 +7,7 @@ import dagster as dg
 from rollout_assets.campaigns.plan import ShardPlan, write_rollout_shard_manifest_from_config
 from rollout_assets.campaigns.plan_entry import shard_id_of
 from rollout_assets.config import CampaignConfig
-from rollout_assets.defs.metadata import Metadata, config_hashes, data_version, table
+from rollout_assets.defs.metadata import Metadata, config_hashes, data_version, page, table
 from rollout_assets.defs.step import CampaignStep
 
 PARTITIONS_AT_ONCE = 10_000
@@ -28,16 +28,19 @@ def write_plan(step: CampaignStep) -> Metadata:
     """Write the plan, make the partitions those of the plan, and return what it holds."""
     plan = write_rollout_shard_manifest_from_config(step.config, store=step.source)
     _match_partitions(step, [shard_id_of(number) for number in range(len(plan.entries))])
-    return {
-        **config_hashes(step.config),
-        "source_manifest_hash": step.source.source_manifest_hash,
-        "dagster/row_count": plan.num_rows,
-        "shards": len(plan.entries),
-        "new_shards": plan.new,
-        "shards_by_split": table([_split_row(step, plan, split) for split in step.config.source.splits]),
-        "replaced_plan": "" if plan.replaced is None else str(plan.replaced),
-        "path": dg.MetadataValue.path(str(plan.path)),
-    }
+    return page(
+        {
+            "verdict": f"{len(plan.entries)} rollout shards, {plan.new} of them new, for {plan.num_rows} source rows",
+            "dagster/row_count": plan.num_rows,
+            "shards": len(plan.entries),
+            "new_shards": plan.new,
+            "shards_by_split": table([_split_row(step, plan, split) for split in step.config.source.splits]),
+            "path": dg.MetadataValue.path(str(plan.path)),
+            "replaced_plan": "" if plan.replaced is None else str(plan.replaced),
+            **config_hashes(step.config),
+            "source_manifest_hash": step.source.source_manifest_hash,
+        }
+    )
 
 
 def _match_partitions(step: CampaignStep, planned: list[str]) -> None:
@@ -56,6 +59,6 @@ def _split_row(step: CampaignStep, plan: ShardPlan, split: str) -> Metadata:
     return {
         "split": split,
         "shards": columns.splits.count(split),
-        "rows": columns.rows_by_split().get(split, 0),
+        "source_rows": columns.rows_by_split().get(split, 0),
         "split_manifest_hash": step.source.split_manifest_hash(split),
     }

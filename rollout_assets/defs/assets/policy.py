@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from rollout_assets.defs.metadata import Metadata, data_version, frame_table, markdown_table, table
+from rollout_assets.defs.metadata import Metadata, data_version, frame_table, markdown_table, page, table
 from rollout_assets.defs.step import CampaignStep, LogProgress
 from rollout_assets.evaluation.result import RESULT_FILE, EvaluationFacts, PolicyEvaluation
 from rollout_assets.evaluation.tables import spread_texts
@@ -36,7 +36,7 @@ def trained_policy(step: CampaignStep) -> dg.MaterializeResult[None]:
     training = train_campaign_policy(step.config, LogProgress(step.log))
     digest = training.result.checkpoint_sha256
     return dg.MaterializeResult(
-        metadata=_training_metadata(training), data_version=dg.DataVersion(data_version({"checkpoint": digest}))
+        metadata=page(_training_metadata(training)), data_version=dg.DataVersion(data_version({"checkpoint": digest}))
     )
 
 
@@ -74,7 +74,7 @@ def policy_evaluation(step: CampaignStep) -> dg.MaterializeResult[None]:
     """Evaluate the policy that was trained last."""
     evaluation = evaluate_campaign_policy(step.config, LogProgress(step.log))
     return dg.MaterializeResult(
-        metadata=_evaluation_metadata(evaluation),
+        metadata=page(_evaluation_metadata(evaluation)),
         data_version=dg.DataVersion(data_version(_content(evaluation.facts))),
     )
 

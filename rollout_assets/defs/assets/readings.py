@@ -14,7 +14,7 @@ from rollout_assets.campaigns.versions import PromotedVersion, current_version
 from rollout_assets.collection.aggregation import aggregate_file
 from rollout_assets.collection.result_files import collected_files
 from rollout_assets.collection.store_results import stored_results
-from rollout_assets.defs.metadata import Metadata, data_version, store_metadata, table
+from rollout_assets.defs.metadata import Metadata, data_version, page, store_metadata, table
 from rollout_assets.defs.step import CampaignStep
 from rollout_assets.inspection.stored_opinion import read_opinion
 from rollout_assets.metrics.results import aggregate_results
@@ -31,12 +31,14 @@ def rollout_report(step: CampaignStep) -> dg.MaterializeResult[None]:
     readers = {child.name: RolloutZarrStoreReader(child) for child in version.children}
     pages = {split: _page(step, split, reader) for split, reader in readers.items()}
     return dg.MaterializeResult(
-        metadata={
-            **{f"report_{split}": dg.MetadataValue.path(str(page)) for split, page in pages.items()},
-            "version": version.name,
-            "bytes": sum(page.stat().st_size for page in pages.values()),
-            **store_metadata(list(readers.values())),
-        },
+        metadata=page(
+            {
+                **{f"report_{split}": dg.MetadataValue.path(str(path)) for split, path in pages.items()},
+                "version": version.name,
+                **store_metadata(list(readers.values())),
+                "bytes": sum(path.stat().st_size for path in pages.values()),
+            }
+        ),
         data_version=_data_version(version),
     )
 
@@ -45,22 +47,24 @@ def _page(step: CampaignStep, split: str, reader: RolloutZarrStoreReader) -> Pat
     layout = CampaignLayout.of(step.config)
     fetch_folder(layout, layout.reports)
     opinion = read_opinion(layout.second_opinion(split), reader)
-    page = write_store_report(reader, layout.reports / f"{split}.html", campaign=step.config, opinion=opinion)
+    path = write_store_report(reader, layout.reports / f"{split}.html", campaign=step.config, opinion=opinion)
     publish_folder(layout, layout.reports)
-    return page
+    return path
 
 
 def rollout_metrics(step: CampaignStep) -> dg.MaterializeResult[None]:
     """Measure every recipe in the promoted store and in every collected file."""
     version = current_version(step.config)
-    rows = [
-        _row(child.name, entry)
+    entries = [
+        (child.name, entry)
         for child in version.children
         for entry in aggregate_results(stored_results(RolloutZarrStoreReader(child)))
     ]
+    rows = [_row(where, entry) for where, entry in entries]
     metadata: Metadata = {
         "version": version.name,
         "per_recipe": table(rows),
+        **{name: value for where, entry in entries for name, value in _plotted(where, entry).items()},
         "dagster/row_count": sum(row["rollouts"] for row in rows),
     }
     folder = CampaignLayout.of(step.config).collected
@@ -68,7 +72,7 @@ def rollout_metrics(step: CampaignStep) -> dg.MaterializeResult[None]:
     collected = [_row(path.name, entry) for path in files for entry in aggregate_file(path)]
     if collected:
         metadata["collected"] = table(collected)
-    return dg.MaterializeResult(metadata=metadata, data_version=_data_version(version, collected))
+    return dg.MaterializeResult(metadata=page(metadata), data_version=_data_version(version, collected))
 
 
 def _row(where: str, entry: dict[str, Any]) -> Metadata:
@@ -77,15 +81,21 @@ def _row(where: str, entry: dict[str, Any]) -> Metadata:
     row = {"recipe": entry["agent_ref"]["name"], "where": where, "rollouts": counts["done"]}
     for name in KEY_METRICS:
         metric = entry["key_metrics"].get(name, {"value": None, "interval": None})
-        bounds = metric["interval"] and " to ".join(_short(bound) for bound in metric["interval"])
-        row[name] = _short(metric["value"]) + (f" ({bounds})" if bounds else "")
-    row |= {f"reward {kind}": _short(metrics.get(f"reward/{kind}")) for kind in ("median", "min", "max", "std")}
-    row |= {name: "" if counts[name] is None else str(counts[name]) for name in ("missing", "refused", "failed")}
+        bounds = metric["interval"] and " to ".join(f"{bound:.3f}" for bound in metric["interval"])
+        row |= {name: _rounded(metric["value"]), f"{name} interval": bounds or ""}
+    row |= {f"reward {kind}": _rounded(metrics.get(f"reward/{kind}")) for kind in ("median", "min", "max", "std")}
+    row |= {name: counts[name] for name in ("missing", "refused", "failed")}
     return row | {"tasks": counts["tasks"]}
 
 
-def _short(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+def _plotted(where: str, entry: dict[str, Any]) -> Metadata:
+    """The mean reward of a recipe as a number of its own, so that it can be plotted over versions."""
+    value = entry["key_metrics"].get("reward/mean", {"value": None})["value"]
+    return {} if value is None else {f"reward_mean {entry['agent_ref']['name']} {where}": round(value, 6)}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
 
 
 def _data_version(version: PromotedVersion, collected: Any = None) -> dg.DataVersion:

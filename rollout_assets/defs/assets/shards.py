@@ -12,7 +12,15 @@ from rollout_assets.campaigns.markers import observe_source, validated_version
 from rollout_assets.campaigns.plan import planned_rows
 from rollout_assets.campaigns.shard import run_rollout_shard
 from rollout_assets.config import CampaignConfig
-from rollout_assets.defs.metadata import data_version, entry_hashes, shard_metadata, store_metadata, table
+from rollout_assets.defs.metadata import (
+    data_version,
+    entry_hashes,
+    page,
+    shard_metadata,
+    shard_verdict,
+    store_metadata,
+    table,
+)
 from rollout_assets.defs.step import CampaignStep, LogProgress
 from rollout_assets.errors import StoreError
 
@@ -37,12 +45,15 @@ def vin_source_rows(step: CampaignStep) -> dg.MaterializeResult[None]:
         for row in rows
     ]
     return dg.MaterializeResult(
-        metadata={
-            **entry_hashes(step.config, step.entry),
-            "dagster/row_count": len(rows),
-            "split": step.entry.split,
-            "rows": table(shown),
-        },
+        metadata=page(
+            {
+                "verdict": f"all {len(rows)} source rows are as planned",
+                "split": step.entry.split,
+                "dagster/row_count": len(rows),
+                "source_rows": table(shown),
+                **entry_hashes(step.config, step.entry),
+            }
+        ),
         data_version=dg.DataVersion(data_version({"rows": keys, "meshes": dict(state.mesh_versions), "files": seals})),
     )
 
@@ -59,12 +70,14 @@ def rollout_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
     )
     for moved in result.set_aside:
         step.log.warning(f"set aside {moved.name}: {moved.reason}; now at {moved.path}")
-    metadata = shard_metadata(step.config, step.entry, result.owner, result.store_dir)
     reader = open_shard(step.config, step.shard_id)
-    if reader is not None:
-        metadata |= store_metadata([reader])
+    metadata = {
+        "verdict": shard_verdict(result.outcome, result.owner),
+        **({} if reader is None else store_metadata([reader])),
+        **shard_metadata(step.config, step.entry, result.owner, result.store_dir),
+    }
     return dg.MaterializeResult(
-        metadata=metadata | {"outcome": result.outcome},
+        metadata=page(metadata),
         data_version=dg.DataVersion(
             data_version({"entry": step.entry.sha256, "writer": step.config.writer_config_hash})
         ),
@@ -83,13 +96,16 @@ def validated_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
     owner = integrity.owner
     assert owner is not None  # markers that cannot be read are a finding
     return dg.MaterializeResult(
-        metadata={
-            **entry_hashes(step.config, step.entry),
-            "dagster/row_count": integrity.num_candidates,
-            "records": owner.records,
-            "bytes": 0 if owner.store is None else owner.store.bytes,
-            "content_sha256": owner.content_sha256 or "",
-        },
+        metadata=page(
+            {
+                "verdict": "may be promoted: every byte was read, and nothing was found",
+                "dagster/row_count": integrity.num_candidates,
+                "records": owner.records,
+                "bytes": 0 if owner.store is None else owner.store.bytes,
+                **entry_hashes(step.config, step.entry),
+                "content_sha256": owner.content_sha256 or "",
+            }
+        ),
         data_version=dg.DataVersion(validated_version(step.entry.sha256, owner.content_sha256)),
     )
 

@@ -32,6 +32,6 @@ def source_metadata(step: CampaignStep) -> Metadata:
         "rows_train": len(step.source.rows("train")),
         "rows_val": len(step.source.rows("val")),
         "scenes": len({row.scene_id for row in rows}),
-        "source_manifest_hash": step.source.source_manifest_hash,
         "path": dg.MetadataValue.path(str(step.source.location)),
+        "source_manifest_hash": step.source.source_manifest_hash,
     }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dagster as dg
 
+from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.merging.row_counts import COUNTED_TABLES
 from rollout_assets.campaigns.merging.sample import ReadSample
 from rollout_assets.campaigns.promotion import PromotionResult, promote_rollout_campaign
 from rollout_assets.campaigns.promotion_gate import refuse_unvalidated
-from rollout_assets.campaigns.versions import PromotionRecord
-from rollout_assets.defs.metadata import Metadata, config_hashes, data_version, store_metadata, table
+from rollout_assets.campaigns.versions import PromotionRecord, current_name
+from rollout_assets.defs.checks.kept import last_results_kept
+from rollout_assets.defs.metadata import Metadata, config_hashes, data_version, page, store_metadata, table
 from rollout_assets.defs.records import validated_versions
 from rollout_assets.defs.step import CampaignStep, LogProgress
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -18,10 +20,15 @@ from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 def rollouts_zarr(step: CampaignStep) -> dg.MaterializeResult[None]:
     """Promote all validated shards."""
     sample = ReadSample.new()
-    refuse_unvalidated(step.config, validated_versions(step.instance, step.keys), sample)
-    result = promote_rollout_campaign(
-        step.config, sample=sample, invocation=step.invocation(), progress=LogProgress(step.log)
-    )
+    with last_results_kept(step):
+        refuse_unvalidated(step.config, validated_versions(step.instance, step.keys), sample)
+        result = promote_rollout_campaign(
+            step.config,
+            incremental=not step.anew,
+            sample=sample,
+            invocation=step.invocation(),
+            progress=LogProgress(step.log),
+        )
     return dg.MaterializeResult(
         metadata=_promotion_metadata(step, result),
         data_version=dg.DataVersion(store_data_version(result.version.record)),
@@ -37,23 +44,29 @@ def _promotion_metadata(step: CampaignStep, result: PromotionResult) -> Metadata
     version, splits = result.version, result.version.record.splits
     readers = [RolloutZarrStoreReader(path) for path in version.children]
     made = [{"split": part.split, "made": part.how, "new_shards": part.new_shards} for part in result.splits]
-    return {
-        "path": dg.MetadataValue.path(str(result.store_dir)),
-        "version": version.name,
-        "version_path": dg.MetadataValue.path(str(version.location)),
-        **config_hashes(step.config),
-        "source_manifest_hash": step.source.source_manifest_hash,
-        **{f"split_manifest_hash_{name}": step.source.split_manifest_hash(name) for name in splits},
-        "dagster/row_count": sum(reader.num_rows("candidates") for reader in readers),
-        "shards": len(version.shard_ids),
-        "rows_by_split": table([_row_counts(reader) for reader in readers]),
-        "made": table(made or [{"split": name, "made": "was there", "new_shards": 0} for name in splits]),
-        "damaged": "; ".join(result.damaged),
-        "sample_seed": result.sample_seed,
-        "seconds": round(result.seconds, 3),
-        "bytes": sum(size for reader in readers for size in reader.files.sizes().values()),
-        **store_metadata(readers),
-    }
+    counts = [_row_counts(reader) for reader in readers]
+    return page(
+        {
+            "verdict": f"readers get {current_name(CampaignLayout.of(step.config))}; {version.name} is complete",
+            "version": version.name,
+            "version_number": version.number,
+            **store_metadata(readers),
+            "dagster/row_count": sum(row["candidates"] for row in counts),
+            **{name: sum(row[name] for row in counts) for name in COUNTED_TABLES},
+            "shards": len(version.shard_ids),
+            "rows_by_split": table(counts),
+            "made": table(made or [{"split": name, "made": "was there", "new_shards": 0} for name in splits]),
+            "damaged": "; ".join(result.damaged),
+            "sample_seed": result.sample_seed,
+            "seconds": round(result.seconds, 3),
+            "bytes": sum(size for reader in readers for size in reader.files.sizes().values()),
+            "path": dg.MetadataValue.path(str(result.store_dir)),
+            "version_path": dg.MetadataValue.path(str(version.location)),
+            **config_hashes(step.config),
+            "source_manifest_hash": step.source.source_manifest_hash,
+            **{f"split_manifest_hash_{name}": step.source.split_manifest_hash(name) for name in splits},
+        }
+    )
 
 
 def _row_counts(reader: RolloutZarrStoreReader) -> Metadata:

@@ -11,7 +11,14 @@ import dagster as dg
 
 from rollout_assets.campaigns import check_names
 from rollout_assets.defs.assets import defined_assets
-from rollout_assets.defs.keys import POLICY_EVALUATION, ROLLOUT_SHARDS, ROLLOUTS_ZARR, VALIDATED_SHARDS, CampaignKeys
+from rollout_assets.defs.keys import (
+    POLICY_EVALUATION,
+    ROLLOUT_REPORT,
+    ROLLOUT_SHARDS,
+    ROLLOUTS_ZARR,
+    VALIDATED_SHARDS,
+    CampaignKeys,
+)
 from rollout_assets.defs.lazy import load
 from rollout_assets.defs.resources import CampaignFiles
 from rollout_assets.defs.retries import RETRIES, failures_for_dagster
@@ -19,26 +26,52 @@ from rollout_assets.defs.retries import RETRIES, failures_for_dagster
 
 @dataclass(frozen=True)
 class CheckGroup:
-    """Checks of one asset that share one step. ``evaluate`` is the path of the function that yields their verdicts."""
+    """Checks of one asset that share one step. ``evaluate`` is the path of the function that yields their verdicts.
+
+    ``needs`` is what must be there before they can look at anything; ``missing.py`` says what is missing.
+    """
 
     name: str
     asset: str
     promises: dict[str, str]
     evaluate: str
+    needs: str
     partitioned: bool = False
     blocking: bool = False
 
 
 CHECK_GROUPS = (
     CheckGroup(
-        "integrity", ROLLOUT_SHARDS, check_names.INTEGRITY_CHECKS, "checks.shards.integrity", True, blocking=True
+        "integrity",
+        ROLLOUT_SHARDS,
+        check_names.INTEGRITY_CHECKS,
+        "checks.shards.integrity",
+        "plan",
+        partitioned=True,
+        blocking=True,
     ),
-    CheckGroup("quality", VALIDATED_SHARDS, check_names.QUALITY_CHECKS, "checks.shards.quality", True),
-    CheckGroup("checks", ROLLOUTS_ZARR, check_names.STORE_CHECKS, "checks.store.promoted_store"),
     CheckGroup(
-        check_names.SECOND_OPINION, ROLLOUTS_ZARR, check_names.SECOND_OPINION_CHECK, "checks.store.measured_again"
+        "quality", VALIDATED_SHARDS, check_names.QUALITY_CHECKS, "checks.shards.quality", "plan", partitioned=True
     ),
-    CheckGroup("checks", POLICY_EVALUATION, check_names.POLICY_CHECKS, "checks.policy.evaluated_policy"),
+    CheckGroup("checks", ROLLOUTS_ZARR, check_names.STORE_CHECKS, "checks.store.promoted_store", "promoted store"),
+    CheckGroup(
+        check_names.UP_TO_DATE, ROLLOUTS_ZARR, check_names.UP_TO_DATE_CHECK, "checks.current.up_to_date", "plan"
+    ),
+    CheckGroup(
+        check_names.SECOND_OPINION,
+        ROLLOUTS_ZARR,
+        check_names.SECOND_OPINION_CHECK,
+        "checks.store.measured_again",
+        "promoted store",
+    ),
+    CheckGroup(
+        check_names.READINESS,
+        ROLLOUT_REPORT,
+        check_names.READINESS_CHECK,
+        "checks.readiness.ready_for_training",
+        "promoted store",
+    ),
+    CheckGroup("checks", POLICY_EVALUATION, check_names.POLICY_CHECKS, "checks.policy.evaluated_policy", "evaluation"),
 )
 """Every check that a campaign can have."""
 
@@ -55,8 +88,13 @@ def shard_check_keys(keys: CampaignKeys) -> list[dg.AssetCheckKey]:
 
 
 def store_check_keys(keys: CampaignKeys) -> list[dg.AssetCheckKey]:
-    """The checks of the promoted store."""
-    return _check_keys(keys, ROLLOUTS_ZARR)
+    """The checks of the promoted store, and of the report on it."""
+    return _check_keys(keys, ROLLOUTS_ZARR, ROLLOUT_REPORT)
+
+
+def up_to_date_key(keys: CampaignKeys) -> dg.AssetCheckKey:
+    """The check that also runs by the clock."""
+    return dg.AssetCheckKey(keys.key(ROLLOUTS_ZARR), check_names.UP_TO_DATE)
 
 
 def _check_keys(keys: CampaignKeys, *assets: str) -> list[dg.AssetCheckKey]:
@@ -90,7 +128,11 @@ def _checks(keys: CampaignKeys, group: CheckGroup) -> dg.AssetChecksDefinition:
     def checks(context: dg.AssetCheckExecutionContext, campaigns: CampaignFiles) -> Iterator[dg.AssetCheckResult]:
         asked_for = {key.name for key in context.op_execution_context.selected_asset_check_keys}
         with failures_for_dagster():
-            results = load(group.evaluate)(load("step.CampaignStep").of_run(keys, context, campaigns))
-            yield from (result for result in results if result.check_name in asked_for)
+            step = load("step.CampaignStep").of_run(keys, context, campaigns)
+            reason = load("checks.missing.not_yet")(step, group.needs)
+            if reason is not None:
+                yield from load("checks.missing.unchecked")(asked_for, reason)
+                return
+            yield from (result for result in load(group.evaluate)(step) if result.check_name in asked_for)
 
     return checks

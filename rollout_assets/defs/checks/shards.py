@@ -7,17 +7,28 @@ from collections.abc import Iterator
 import dagster as dg
 import polars as pl
 
-from rollout_assets.campaigns.check_names import LABEL_YIELD, QUALITY_CHECKS, SUSPICIOUS_ROWS, VALID_FANOUT
+from rollout_assets.campaigns.check_names import (
+    INTEGRITY_CHECKS,
+    LABEL_YIELD,
+    QUALITY_CHECKS,
+    SUSPICIOUS_ROWS,
+    VALID_FANOUT,
+)
 from rollout_assets.campaigns.integrity import examine_shard, open_shard
+from rollout_assets.defs.checks.every_shard import CheckOutcome, every_shard
 from rollout_assets.defs.checks.verdict import verdict
-from rollout_assets.defs.metadata import evidence, findings_table, frame_table
+from rollout_assets.defs.keys import ROLLOUT_SHARDS, VALIDATED_SHARDS
+from rollout_assets.defs.metadata import Metadata, evidence, findings_table, frame_table
 from rollout_assets.defs.step import CampaignStep
 from rollout_assets.inspection.surface_weights import surface_weights, weights_or_reason
 from rollout_assets.inspection.suspicious import suspicious_rollout_rows
 
 
-def integrity(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
-    """Everything that must hold before the shard may be promoted."""
+def integrity(step: CampaignStep) -> Iterator[CheckOutcome]:
+    """Everything that must hold before the shard may be promoted; of every shard, if the run names none."""
+    if step.partition is None:
+        yield from every_shard(step, ROLLOUT_SHARDS, INTEGRITY_CHECKS, integrity)
+        return
     for check, findings in examine_shard(step.config, step.entry).findings.items():
         yield verdict(
             check,
@@ -27,8 +38,11 @@ def integrity(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
         )
 
 
-def quality(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
-    """What a person should look at in a shard that is otherwise in order."""
+def quality(step: CampaignStep) -> Iterator[CheckOutcome]:
+    """What a person should look at in a shard that is otherwise in order; in every shard, if the run names none."""
+    if step.partition is None:
+        yield from every_shard(step, VALIDATED_SHARDS, QUALITY_CHECKS, quality)
+        return
     reader = open_shard(step.config, step.shard_id)
     if reader is None:
         for check in QUALITY_CHECKS:
@@ -51,12 +65,17 @@ def suspicious_verdict(rows: pl.DataFrame, not_looked_for: str = "") -> dg.Asset
     metadata = {
         "rows": len(serious),
         "info_rows": len(rows) - len(serious),
-        "kinds": frame_table(kinds.sort("severity", "rows", "kind", descending=[False, True, False])),
+        **_kinds(kinds.sort("severity", "rows", "kind", descending=[False, True, False])),
         **({"weight_concentrated_skipped": not_looked_for} if not_looked_for else {}),
         **evidence(frame_table(serious)),
     }
     warns = not (rows["severity"] == "error").any()
     return verdict(SUSPICIOUS_ROWS, serious.is_empty(), metadata, warns=warns)
+
+
+def _kinds(kinds: pl.DataFrame) -> Metadata:
+    """How many rows of each kind; nothing where nothing is suspicious."""
+    return {} if kinds.is_empty() else {"kinds": frame_table(kinds)}
 
 
 def _valid_fanout(views: pl.DataFrame, minimum: int) -> dg.AssetCheckResult:

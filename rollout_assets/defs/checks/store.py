@@ -1,4 +1,4 @@
-"""Checks of the promoted store: valid, without leaks, complete, up to date, and with labels that can be confirmed."""
+"""Checks of the promoted store: valid, without leaks, complete, and with labels that can be confirmed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
-from rollout_assets.campaigns.check_names import NO_LEAKAGE, ROWS_ADD_UP, SECOND_OPINION, STORES_VALID, UP_TO_DATE
+from rollout_assets.campaigns.check_names import NO_LEAKAGE, ROWS_ADD_UP, SECOND_OPINION, STORES_VALID
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.inventory import check_version, last_full_read, written_files
 from rollout_assets.campaigns.layout import CampaignLayout
@@ -17,10 +17,8 @@ from rollout_assets.campaigns.leakage import leaks_among
 from rollout_assets.campaigns.merging.row_counts import table_rows
 from rollout_assets.campaigns.merging.sample import ReadSample
 from rollout_assets.campaigns.objects.publishing import publish_folder
-from rollout_assets.campaigns.pin import read_pin
 from rollout_assets.campaigns.plan_entry import shard_id_of
-from rollout_assets.campaigns.staleness import stale_parts
-from rollout_assets.campaigns.versions import PromotedVersion, current_name, current_version
+from rollout_assets.campaigns.versions import PromotedVersion, current_version
 from rollout_assets.config import CampaignConfig
 from rollout_assets.defs.checks.verdict import verdict
 from rollout_assets.defs.keys import STORE_CHECKS as STORE_CHECKS_JOB
@@ -42,12 +40,11 @@ HEALS = "'rollout-assets campaign promote', or the job that promotes, builds it 
 
 
 def promoted_store(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
-    """All checks but the slow second opinion."""
+    """All checks but the slow second opinion, and whether anything is stale."""
     version = current_version(step.config)
     yield stores_valid(step.config, version, deep=step.job == step.keys.job(STORE_CHECKS_JOB))
     yield no_leakage(step.config, version)
     yield rows_add_up(step.config, version)
-    yield _up_to_date(step)
 
 
 def stores_valid(config: CampaignConfig, version: PromotedVersion, *, deep: bool) -> dg.AssetCheckResult:
@@ -99,7 +96,7 @@ def no_leakage(config: CampaignConfig, version: PromotedVersion) -> dg.AssetChec
     leaks = list(leaks_among(layout, survey, numbers))
     metadata = {
         "leaks": len(leaks),
-        **evidence(table([{"leak": leak.text, "way_out": leak.way_out} for leak in leaks])),
+        **evidence(table([{"leak": leak.text, "to go on": leak.way_out} for leak in leaks])),
     }
     return verdict(NO_LEAKAGE, not leaks, metadata)
 
@@ -111,15 +108,6 @@ def rows_add_up(config: CampaignConfig, version: PromotedVersion) -> dg.AssetChe
         rows = [vars(counted) for counted in table_rows(CampaignLayout.of(config), version.record, children)]
     wrong = [row for row in rows if row["shards"] != row["promoted"]]
     return verdict(ROWS_ADD_UP, not wrong, {"rows": table(rows), **evidence(table(wrong))})
-
-
-def _up_to_date(step: CampaignStep) -> dg.AssetCheckResult:
-    stale = stale_parts(step.config, step.source)
-    layout = CampaignLayout.of(step.config)
-    pin = read_pin(layout)
-    readers = {"version": current_name(layout) or "", "pin": "" if pin is None else str(pin)}
-    shown = [{"what": part.what, "why": part.why, "to go on": part.remedy} for part in stale]
-    return verdict(UP_TO_DATE, not stale, {"stale": len(stale), **readers, **evidence(table(shown))}, warns=True)
 
 
 def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:

@@ -16,3 +16,19 @@ def verdict(
     return dg.AssetCheckResult(
         passed=passed, check_name=check, severity=severity, description=description, metadata=metadata
     )
+
+
+def evaluation(
+    key: dg.AssetKey, result: dg.AssetCheckResult, blocking: bool = False, partition: str | None = None
+) -> dg.AssetCheckEvaluation:
+    """A result as the instance keeps it, of one partition if it is given."""
+    return dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=str(result.check_name),
+        passed=result.passed,
+        metadata=result.metadata,
+        severity=result.severity,
+        description=result.description,
+        blocking=blocking,
+        partition=partition,
+    )
