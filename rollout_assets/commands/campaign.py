@@ -28,7 +28,7 @@ from rollout_assets.campaigns.status import (
 )
 from rollout_assets.campaigns.versions import rollback_promotion, unpin_promotion
 from rollout_assets.commands import terminal
-from rollout_assets.commands.catalog import tell_catalog
+from rollout_assets.commands.housekeeping.catalog import tell_catalog
 from rollout_assets.commands.housekeeping.clean import clean
 from rollout_assets.commands.settings import CampaignSettings, read_settings
 from rollout_assets.commands.terminal import (

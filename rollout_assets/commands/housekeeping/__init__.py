@@ -1,1 +1,1 @@
-"""Commands that keep the disk tidy."""
+"""Keeping the disk tidy, and the catalog right about what lies there."""
