@@ -17,8 +17,8 @@ from rollout_assets.defs import keys as names
 from rollout_assets.defs.assets import ASSETS, CampaignAsset, code_version
 from rollout_assets.defs.checks import CHECK_GROUPS, CheckGroup
 from rollout_assets.defs.lazy import load
-from rollout_assets.defs.provenance import version_tags
 from rollout_assets.defs.retries import failure_text, tried_again
+from rollout_assets.defs.shards.provenance import version_tags
 from rollout_assets.defs.step import CampaignStep
 from rollout_assets.errors import RolloutAssetsError, StoreError
 
