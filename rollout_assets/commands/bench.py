@@ -119,10 +119,10 @@ def dagster(
     if demo + backfill + (partitions is not None) > 1:
         raise typer.BadParameter("--demo, --backfill and --partitions measure different things; give one of them")
     if partitions is not None:
-        _run("partitions.measure_partitions", as_json, partitions=partitions)
+        _run("instance.partitions.measure_partitions", as_json, partitions=partitions)
         return
     if backfill:
-        _run("backfill.measure_backfill", as_json, shards=shards)
+        _run("instance.backfill.measure_backfill", as_json, shards=shards)
         return
     if not demo:
         _run("dagster.measure_dagster_overhead", as_json, shards=shards)
@@ -221,7 +221,7 @@ def _run(benchmark: str, as_json: bool, **options: Any) -> None:
 
     Its module is loaded only now, because each needs other heavy packages: torch, Dagster or a server.
     """
-    module, function = benchmark.split(".")
+    module, _, function = benchmark.rpartition(".")
     measure = getattr(import_module(f"rollout_assets.benchmarks.{module}"), function)
     with progress_bars() as progress:
         result = measure(**options, progress=progress)

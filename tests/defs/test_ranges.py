@@ -13,7 +13,7 @@ from rollout_assets.defs import keys as names
 from rollout_assets.defs.headless import QUIET
 from rollout_assets.defs.old_runs import clean_runs
 from rollout_assets.defs.records import shards_in_progress, validated_versions
-from rollout_assets.defs.shard_step import shard_step
+from rollout_assets.defs.shards.chain import shard_step
 from tests.defs.campaigns import edit
 from tests.defs.conftest import Desk
 from tests.defs.test_killed import wait_for_build

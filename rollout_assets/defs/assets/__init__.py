@@ -155,7 +155,7 @@ ASSETS = (
 
 
 def campaign_assets(keys: CampaignKeys) -> list[dg.AssetsDefinition]:
-    """The assets of a campaign that have no partitions; those of its shards are one step, in ``shard_step``."""
+    """The assets of a campaign that have no partitions; those of its shards are one step, in ``shards.chain``."""
     whole = [asset for asset in defined_assets(keys) if not asset.partitioned]
     return [_observed_source(keys), *(_computed(keys, asset) for asset in whole)]
 

@@ -1,7 +1,7 @@
 """The chain of a shard as one step: its source rows, its rollouts, their checks, and the validated shard.
 
 One step takes one shard or a range of them, each through the whole chain before the next, so that a backfill starts one
-process for many shards and loads kernels and meshes once. What happens to each is in ``shard_range``.
+process for many shards and loads kernels and meshes once. What happens to each is in ``running``.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def shard_step(keys: CampaignKeys) -> dg.AssetsDefinition:
     def shards(context: dg.AssetExecutionContext, campaigns: CampaignFiles) -> Iterator[object]:
         with failures_for_dagster():
             step = load("step.CampaignStep").of_run(keys, context, campaigns)
-            yield from load("shard_range.run_shards")(step, context)
+            yield from load("shards.running.run_shards")(step, context)
 
     return shards
 

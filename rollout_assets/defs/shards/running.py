@@ -19,8 +19,8 @@ from rollout_assets.defs.checks import CHECK_GROUPS, CheckGroup
 from rollout_assets.defs.checks.missing import not_yet, unchecked
 from rollout_assets.defs.checks.verdict import evaluation
 from rollout_assets.defs.lazy import load
-from rollout_assets.defs.provenance import version_tags
 from rollout_assets.defs.retries import failure_text, tried_again
+from rollout_assets.defs.shards.provenance import version_tags
 from rollout_assets.defs.step import CampaignStep
 from rollout_assets.errors import RolloutAssetsError, StoreError
 

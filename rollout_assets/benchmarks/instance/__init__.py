@@ -1,0 +1,1 @@
+"""What a real Dagster instance, daemon and web server cost."""
