@@ -1,8 +1,8 @@
 """Checks of all shards in one run, for a run that names none: the button *Execute all* of the UI starts such runs.
 
 Each check gets one result: how many of the finished shards pass it, and what is wrong with the others. It is an
-evaluation and not an ``AssetCheckResult``, because Dagster looks for the one materialization that a result is about, and
-here there are many. What is recorded of each partition stays what its own run found: Dagster takes results of a
+evaluation and not an ``AssetCheckResult``, because Dagster looks for the one materialization that a result is about,
+and here there are many. What is recorded of each partition stays what its own run found: Dagster takes results of a
 partition only from a run of that partition.
 """
 
