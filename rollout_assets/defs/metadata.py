@@ -23,6 +23,9 @@ Metadata = dict[str, Any]
 SHOWN_ROWS = 25
 """Rows that a table in the UI holds; the store has them all."""
 
+PICTURES = "pictures"
+"""Name of the large picture, which the UI shows after a click."""
+
 PLOTTED_STAGES = ("actor_valid", "oracle_label", "q_train")
 """Stages whose share of all views is a number of its own, so that it can be plotted over versions."""
 
@@ -47,9 +50,13 @@ def entry_hashes(config: CampaignConfig, entry: RolloutShardEntry) -> Metadata:
 
 
 def page(metadata: Metadata) -> Metadata:
-    """Metadata in the order in which it is read: hashes come last, and what is empty is not shown at all."""
+    """Metadata in the order in which it is read: first what is short, then tables, and hashes last.
+
+    Within each of the three the order stays as it is. What is empty is not shown at all.
+    """
     shown = {name: value for name, value in metadata.items() if not _is_empty(value)}
-    return dict(sorted(shown.items(), key=lambda item: _is_hash(item[0])))  # a stable sort keeps the rest in order
+    tables = {name for name, value in shown.items() if isinstance(value, dg.TableMetadataValue) or name == PICTURES}
+    return dict(sorted(shown.items(), key=lambda item: 2 if _is_hash(item[0]) else int(item[0] in tables)))
 
 
 def _is_empty(value: Any) -> bool:
@@ -158,7 +165,7 @@ def store_metadata(readers: Sequence[RolloutZarrStoreReader]) -> Metadata:
         **({"first_step_mean_root_gain": round(sketch.gains[0][0], 6)} if 0 in sketch.gains else {}),
         "validity_waterfall": table(rows),
         "refused_views": counts_table(sketch.reasons),
-        "pictures": image(sketch.svg()),
+        PICTURES: image(sketch.svg()),
     }
 
 

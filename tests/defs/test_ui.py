@@ -43,7 +43,9 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
         page.wait(r"Materialized \(2\)", seconds=400, again=shards)
         one = "/assets/tiny/rollout_shards?view=partitions&partition=shard-000001"
         page.open(one)
-        page.wait("shard-000001", "Materialized", desk.config.oracle_config_hash, desk.config.writer_config_hash)
+        page.wait(
+            "shard-000001", "Materialized", "verdict", desk.config.oracle_config_hash, desk.config.writer_config_hash
+        )
         page.picture("partition")
         page.open("/assets/tiny/rollout_shards?view=checks")
         page.wait(r"Checks \(4\)", *(rf"{name}\nSucceeded" for name in ("content_digests", "schema_and_linkage")))
@@ -52,11 +54,21 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
         promoted = "/assets/tiny/rollouts_zarr"
         page.open(promoted)
         page.wait(str(desk.layout.promoted), "v000001", seconds=200, again=promoted)
+        page.click("Columns")  # folds the columns of the table, for a picture of what lies below them
         page.picture("promoted")
         metrics = "/assets/tiny/rollout_metrics"
         page.open(metrics)
         page.wait("per_recipe", "v000001", seconds=100, again=metrics)
         page.picture("metrics")
+        checks = "/assets/tiny/rollouts_zarr?view=checks&checkDetail=up_to_date"
+        page.open(checks)
+        page.wait("up_to_date", "Execute")
+        page.click("Execute")
+        page.wait("Launched run|In progress|Succeeded")
+        readiness = "/assets/tiny/rollout_report?view=checks"
+        page.open(readiness)
+        page.wait("readiness", "trainable states", seconds=100, again=readiness)
+        page.picture("readiness")
         page.open(LINEAGE)
         page.wait(*CHAIN)
         page.picture("lineage")
@@ -67,3 +79,7 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
         page.open(one)
         page.wait("Unsynced|Outdated", seconds=60, again=one)
         page.picture("stale")
+        overview = "/assets/tiny/rollout_shards"
+        page.open(overview)
+        page.wait("edited_fields", r"oracle\.width_px: store 16, campaign 18", seconds=100, again=overview)
+        page.picture("edited")

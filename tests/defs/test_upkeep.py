@@ -88,7 +88,7 @@ def test_clean_lists_first_and_removes_versions_reports_runs_and_their_logs_when
         assert launch(desk, instance, "clean").success
         listed = observed(instance)
         assert listed["removed"] == 0 and listed["found"] >= 3
-        assert {record.data["kind"] for record in listed["kinds"]} >= {"version", "report", "run"}
+        assert {row["kind"] for row in listed["kinds"]} >= {"version", "report", "run"}
         assert instance.get_run_by_id(first) is not None and (desk.layout.versions / "v000001").is_dir()
         cleaning = launch(desk, instance, "clean", apply=True)
         assert cleaning.success and observed(instance)["removed"] >= 3
