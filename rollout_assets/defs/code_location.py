@@ -20,7 +20,7 @@ from rollout_assets.defs.resources import CAMPAIGN_FILES
 from rollout_assets.defs.schedules import campaign_schedules
 from rollout_assets.defs.sensors import campaign_sensors
 from rollout_assets.defs.shards.chain import shard_step
-from rollout_assets.defs.upkeep import upkeep_jobs
+from rollout_assets.defs.upkeep.jobs import upkeep_jobs
 from rollout_assets.errors import ConfigError, RolloutAssetsError
 from rollout_assets.locations.url import Location, resolved
 

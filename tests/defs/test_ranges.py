@@ -11,9 +11,9 @@ from rollout_assets.campaigns.check_names import INTEGRITY_CHECKS, QUALITY_CHECK
 from rollout_assets.campaigns.plan import read_rollout_shard_manifest
 from rollout_assets.defs import keys as names
 from rollout_assets.defs.headless import QUIET
-from rollout_assets.defs.old_runs import clean_runs
 from rollout_assets.defs.records import shards_in_progress, validated_versions
 from rollout_assets.defs.shards.chain import shard_step
+from rollout_assets.defs.upkeep.old_runs import clean_runs
 from tests.defs.campaigns import edit
 from tests.defs.conftest import Desk
 from tests.defs.test_killed import wait_for_build

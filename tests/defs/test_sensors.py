@@ -14,8 +14,8 @@ from rollout_assets.commands import campaign as commands
 from rollout_assets.defs.assets import plan as plan_asset
 from rollout_assets.defs.headless import QUIET
 from rollout_assets.defs.keys import RANGE_END_TAG, RANGE_START_TAG
-from rollout_assets.defs.old_runs import clean_runs
 from rollout_assets.defs.records import validated_versions
+from rollout_assets.defs.upkeep.old_runs import clean_runs
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.defs.campaigns import edit

@@ -10,7 +10,7 @@ import pytest
 from rollout_assets.campaigns.pin import read_pin
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.versions import current_name
-from rollout_assets.defs.old_runs import clean_runs
+from rollout_assets.defs.upkeep.old_runs import clean_runs
 
 KEY = dg.AssetKey(["tiny", "rollouts_zarr"])
 

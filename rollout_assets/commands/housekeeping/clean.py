@@ -64,7 +64,7 @@ def _old_runs(campaign: str, home: Path, apply: bool) -> Sequence[Removable]:
     if not (home / "dagster.yaml").is_file() or find_spec("dagster") is None:
         return ()
     # Not at the top: Dagster takes a second to import, and most commands about campaigns do without it.
-    old_runs: Any = import_module("rollout_assets.defs.old_runs")
+    old_runs: Any = import_module("rollout_assets.defs.upkeep.old_runs")
     return old_runs.clean_runs(campaign, home, apply=apply)
 
 

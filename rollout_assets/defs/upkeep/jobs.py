@@ -43,17 +43,17 @@ def upkeep_jobs(keys: CampaignKeys) -> list[dg.JobDefinition]:
     @dg.op(name=_op_name(keys, names.ROLLBACK), out=dg.Out(dg.Nothing))
     def rollback(context: dg.OpExecutionContext, config: RollbackConfig) -> None:
         with failures_for_dagster():
-            load("upkeep_steps.roll_back")(keys, context, config.version, apply=config.apply)
+            load("upkeep.steps.roll_back")(keys, context, config.version, apply=config.apply)
 
     @dg.op(name=_op_name(keys, names.UNPIN), out=dg.Out(dg.Nothing))
     def unpin(context: dg.OpExecutionContext) -> None:
         with failures_for_dagster():
-            load("upkeep_steps.unpin")(keys, context)
+            load("upkeep.steps.unpin")(keys, context)
 
     @dg.op(name=_op_name(keys, names.CLEAN), out=dg.Out(dg.Nothing))
     def clean(context: dg.OpExecutionContext, config: CleanConfig) -> None:
         with failures_for_dagster():
-            load("upkeep_steps.clean")(keys, context, apply=config.apply)
+            load("upkeep.steps.clean")(keys, context, apply=config.apply)
 
     ops = {names.ROLLBACK: rollback, names.UNPIN: unpin, names.CLEAN: clean}
     return [_job(keys, name, op) for name, op in ops.items()]

@@ -14,7 +14,7 @@ from rollout_assets.campaigns.versions import current_name, rollback_promotion, 
 from rollout_assets.config import load_campaign
 from rollout_assets.defs.keys import ROLLOUTS_ZARR, CampaignKeys
 from rollout_assets.defs.metadata import Metadata, page, table
-from rollout_assets.defs.old_runs import clean_recorded_runs
+from rollout_assets.defs.upkeep.old_runs import clean_recorded_runs
 
 
 def roll_back(keys: CampaignKeys, context: dg.OpExecutionContext, version: str, *, apply: bool) -> None:
