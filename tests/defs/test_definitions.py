@@ -121,7 +121,8 @@ def test_definitions_load_in_three_seconds_without_torch_and_warp():
 
 def test_every_step_that_is_loaded_on_first_use_is_there():
     paths = [asset.compute for asset in ASSETS] + [group.evaluate for group in CHECK_GROUPS]
-    paths += ["assets.source.vin_offline_store", "requests.request_new_shards", "requests.request_promotion"]
+    paths += ["assets.source.vin_offline_store", "shards.running.run_shards"]
+    paths += ["requests.request_new_shards", "requests.request_promotion"]
     assert all(callable(load(path)) for path in paths)
 
 
