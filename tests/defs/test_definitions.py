@@ -126,7 +126,7 @@ def test_every_step_that_is_loaded_on_first_use_is_there():
     paths = [asset.compute for asset in ASSETS] + [group.evaluate for group in CHECK_GROUPS]
     paths += ["assets.source.vin_offline_store", "automation.quiet.unless_quiet", "step.CampaignStep"]
     paths += [f"automation.shards.{name}" for name in ("request_new_shards", "request_night", "request_nights_shards")]
-    paths += ["automation.promotion.request_promotion"]
+    paths += ["automation.promotion.request_promotion", "shards.running.run_shards"]
     assert all(callable(load(path)) for path in paths)
 
 
