@@ -58,7 +58,7 @@ def test_checks_without_a_partition_look_at_every_shard(made_desk):
     counts = [evaluation.metadata[f"shards_{name}"].value for name in ("planned", "checked", "failed")]
     assert counts == [2, 2, 1]
     (row,) = (record.data for record in evaluation.metadata["evidence"].records)
-    assert row["shard"] == "shard-000001" and "target_rri" in row["why"]
+    assert row["shard"] == "shard-000001" and "were altered" in row["why"]
 
 
 def test_a_refused_promotion_keeps_the_last_results_of_the_stores_checks(made_desk):
