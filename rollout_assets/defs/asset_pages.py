@@ -71,7 +71,7 @@ def _code(compute: str) -> dg.LocalFileCodeReference:
     path = Path(__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
     lines = path.read_text("utf-8").splitlines()
     number = next((number for number, text in enumerate(lines, start=1) if text.startswith(f"def {name}(")), 1)
-    return dg.LocalFileCodeReference(file_path=str(path), line_number=number, label=f"{name}: what is computed")
+    return dg.LocalFileCodeReference(file_path=str(path), line_number=number, label=name)
 
 
 def _campaign_file(keys: CampaignKeys) -> dg.LocalFileCodeReference:

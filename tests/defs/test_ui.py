@@ -82,4 +82,3 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
         overview = "/assets/tiny/rollout_shards"
         page.open(overview)
         page.wait("edited_fields", r"oracle\.width_px: store 16, campaign 18", seconds=100, again=overview)
-        page.picture("edited")

@@ -24,7 +24,8 @@ def launch(desk, instance, job, **config):
 
 def observed(instance) -> dict[str, object]:
     records = instance.fetch_observations(KEY, limit=1).records
-    return {name: value.value for name, value in records[0].asset_observation.metadata.items()} if records else {}
+    metadata = records[0].asset_observation.metadata if records else {}
+    return {name: getattr(value, "records", value.value) for name, value in metadata.items()}
 
 
 def error_of(result) -> str:
@@ -88,7 +89,7 @@ def test_clean_lists_first_and_removes_versions_reports_runs_and_their_logs_when
         assert launch(desk, instance, "clean").success
         listed = observed(instance)
         assert listed["removed"] == 0 and listed["found"] >= 3
-        assert {row["kind"] for row in listed["kinds"]} >= {"version", "report", "run"}
+        assert {record.data["kind"] for record in listed["kinds"]} >= {"version", "report", "run"}
         assert instance.get_run_by_id(first) is not None and (desk.layout.versions / "v000001").is_dir()
         cleaning = launch(desk, instance, "clean", apply=True)
         assert cleaning.success and observed(instance)["removed"] >= 3
