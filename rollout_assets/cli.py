@@ -32,7 +32,7 @@ PROGRAM = "rollout-assets"
 VERBS = {
     "source": "Build, extend, look at and check source stores.",
     "config": "Show, hash, validate and begin campaign files.",
-    "campaign": "Plan, run, watch and promote the shards of a campaign.",
+    "campaign": "Plan, run, watch and promote the rollout shards of a campaign.",
     "cluster": "See whether a cluster is ready for a campaign.",
     "store": "Look into, check and export rollout stores.",
     "inspect": "See what is in a rollout store, what was lost on the way, and what looks wrong.",

@@ -193,6 +193,7 @@ def test_a_shard_killed_at_each_named_step_is_built_by_the_next_run(fake_victim)
     run_kills(victim, shuffled(moments_of(steps), seed=1), at_least=25)
 
 
+@pytest.mark.ci
 def test_a_shard_killed_at_random_moments_is_built_by_the_next_run(fake_victim):
     victim, _ = fake_victim
     run_kills(victim, delays(victim, 24, seed=2), at_least=18)

@@ -86,6 +86,7 @@ def four_scenes(tmp_path):
     return campaign
 
 
+@pytest.mark.ci
 def test_a_store_that_is_split_by_sample_is_refused_with_the_way_out_and_promotes_by_scene(store_copy, tmp_path):
     own = split_by_sample(store_copy)
     config = real(tmp_path / "out", store_copy, rows_per_shard=4)

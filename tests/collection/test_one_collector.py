@@ -51,6 +51,7 @@ def test_requests_are_written_by_one_process_at_a_time(tmp_path, tiny_campaign):
     assert scratch.read_text() == "of the other process"
 
 
+@pytest.mark.ci
 def test_of_two_that_start_at_once_one_collects_everything(tmp_path, tiny_campaign):
     command = ("collect", "-c", tiny_campaign, "-o", tmp_path / "out.jsonl", "--json")
     both = [start(*command) for _ in range(2)]

@@ -183,4 +183,4 @@ def test_a_narrow_terminal_gets_fewer_columns_and_is_told(monkeypatch):
 def test_a_scene_of_two_splits_is_one_scene(capsys):
     scenes = tuple(SceneSummary("kitchen", split, 1, 10, 1.0, 1.0, None, 2.0) for split in ("train", "val"))
     source_command._show_scenes(StoreSummary("s", 7, "0", {"train": 1, "val": 1}, 1, scenes))
-    assert "2 rows (1 train, 1 val) of 1 scene in 1 shard;" in capsys.readouterr().out
+    assert "2 rows (1 train, 1 val) of 1 scene in 1 source shard;" in capsys.readouterr().out

@@ -89,7 +89,7 @@ def test_a_policy_trained_on_an_evaluated_scene_is_refused_or_marked(evaluated_c
         (("-c", "CAMPAIGN", "-o", "OUT", "--policy", "TEXT"), "it is not a safetensors file"),
         (("-c", "CAMPAIGN", "-o", "OUT", "--policy", "random", "--set", "horizn=2"), "horizn: unknown key"),
         (("-c", "CAMPAIGN", "-o", "OUT", "--policy", "random", "--set", "horizon=0"), "horizon: "),
-        (("gone.toml",), "gone.toml: cannot be read"),
+        (("gone.toml",), "gone.toml: no such file"),
     ],
 )
 def test_wrong_input_is_one_clear_line(arguments, problem, evaluated_campaign, tmp_path):

@@ -27,6 +27,7 @@ EMBREE = importlib.util.find_spec("embreex") is not None
 @pytest.mark.parametrize(
     "kind", [BruteForceRays, pytest.param(EmbreeRays, marks=pytest.mark.skipif(not EMBREE, reason="needs embreex"))]
 )
+@pytest.mark.ci
 def test_other_rays_see_what_the_renderer_sees(kind: type[BruteForceRays] | type[EmbreeRays]) -> None:
     mesh, poses = room_mesh(), views(4, seed=2)
     rendered = render_depth(OracleScene(mesh.vertices, mesh.faces, "cpu").bvh, poses, CAMERA, 0.001, 20.0).depth_m

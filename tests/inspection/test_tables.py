@@ -70,6 +70,7 @@ def same(found: Any, expected: Any) -> bool:
 
 @settings(max_examples=8)
 @given(campaign=campaigns)
+@pytest.mark.ci
 def test_tables_equal_plain_python(campaign: SyntheticRecords) -> None:
     with tempfile.TemporaryDirectory() as folder:
         reader = opened(folder, campaign)

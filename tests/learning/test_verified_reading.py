@@ -170,6 +170,7 @@ def test_indices_beyond_the_states_are_refused(store: Path) -> None:
             dataset.batch(indices)
 
 
+@pytest.mark.ci
 def test_impossible_positions_and_settings_are_refused(store: Path) -> None:
     dataset = QHIterableDataset(store, 4)
     state = dataset.state_dict()

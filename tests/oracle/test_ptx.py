@@ -22,6 +22,7 @@ ON_A_GPU = (bvh_query_kernels, cloud_kernels, view_kernels)
 ON_THE_HOST = {
     "rollout_assets.geometry.bvh_build_kernels",  # the twin of the native builder
     "rollout_assets.geometry.bvh_build_native",
+    "rollout_assets.geometry.clipping_native",
     "rollout_assets.oracle.sample_lanes",
     "rollout_assets.oracle.view_lanes",
 }
