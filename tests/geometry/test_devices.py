@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 FIRST_USES = """
 import sys, threading
 import numpy as np
