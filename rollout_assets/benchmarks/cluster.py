@@ -24,10 +24,11 @@ from rollout_assets.testing.local_cluster import LocalCluster, local_cluster
 from rollout_assets.testing.local_daemon import wait_until
 from rollout_assets.testing.tiny_campaign import build_tiny_source, write_tiny_campaign
 
-ROWS_PER_SHARD = 6
+ROWS_PER_SHARD = 24
 HEAVIER = """
 extends = "tiny.toml"
 name = "{name}"
+automation.shards_per_run = 1
 targets.top_k = 4
 oracle = {{ width_px = 160, height_px = 160 }}
 shards = {{ rows_per_shard = {rows}, output_dir = "{name}" }}

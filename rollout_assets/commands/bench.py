@@ -100,7 +100,7 @@ def campaign(
 ) -> None:
     """Planning, status and sensors of a campaign of very many shards, each in a process of its own."""
     options = {"shards": shards, "rows_per_shard": rows_per_shard, "built": built}
-    _run("many_shards.benchmark_many_shards", as_json, **options)
+    _run("instance.many_shards.benchmark_many_shards", as_json, **options)
 
 
 @app.command()
@@ -125,12 +125,12 @@ def dagster(
         _run("instance.backfill.measure_backfill", as_json, shards=shards)
         return
     if not demo:
-        _run("dagster.measure_dagster_overhead", as_json, shards=shards)
+        _run("instance.dagster.measure_dagster_overhead", as_json, shards=shards)
         return
     config = load_campaign(DEMO_CAMPAIGN)
     with progress_bars() as progress:
         build_source(config, progress)
-    _run("dagster.measure_demo_overhead", as_json, source=config.source.store_dir)
+    _run("instance.dagster.measure_demo_overhead", as_json, source=config.source.store_dir)
 
 
 @app.command()
