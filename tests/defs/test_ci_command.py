@@ -29,7 +29,7 @@ def test_a_campaign_that_holds_passes_and_one_with_a_damaged_source_does_not(mad
     assert [suite.get("name") for suite in root] == [
         f"tiny.{name}" for name in ("observe", "plan", "shard-000000", "shard-000001", "promote")
     ]
-    assert len(root.findall(".//testcase")) == 5 + 2 * 7 + 5
+    assert len(root.findall(".//testcase")) == 5 + 2 * 7 + 6
     assert not root.findall(".//failure") and not root.findall(".//error")
 
     shutil.rmtree(made_desk.source / "shards" / "shard-000000")
