@@ -68,7 +68,7 @@ def test_ci_runs_the_shipped_campaign_with_a_junit_file_and_then_the_tests(tmp_p
         f"ci --junit {home}/junit.xml in {home}",
         "walk: -m pytest --quiet -m slow tests/campaigns/test_demo_campaign.py tests/commands/test_campaign_cli.py "
         "tests/defs/test_ci_command.py tests/defs/test_ui.py",
-        "walk: -m pytest --numprocesses 2 --dist loadfile --quiet -m ci",
+        "walk: -m pytest --numprocesses 2 --dist loadfile --quiet -m ci and not cluster",
         "tests",
     ]
     assert list(home.iterdir()) == []
