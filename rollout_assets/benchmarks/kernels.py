@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import torch
 
 from rollout_assets.benchmarks.measure import Steps, least, timed
 from rollout_assets.benchmarks.oracle import two_process_speedup
@@ -82,7 +83,11 @@ def benchmark_kernels(
 
 
 def _rays_per_s(seed: int) -> tuple[float, float]:
-    """Rays a processor second of 48 x 48 and of 240 x 240 images in a furnished room."""
+    """Rays a processor second of 48 x 48 and of 240 x 240 images in a furnished room.
+
+    One thread of torch: its others spin for a while after each operation, and their time would count for the next rays.
+    """
+    torch.set_num_threads(1)
     rng, config = np.random.default_rng(seed), OracleConfig(device="cpu")
     case = scoring_case(furnished_room(RAY_FACES, 5_000, rng), config, RAY_VIEWS, rng)
     poses, bvh = case.request.poses_world_camera, case.state.scene.bvh

@@ -1,8 +1,9 @@
 """Depth and points of pinhole views, sixteen neighbouring pixels at a time. Runs on the CPU only.
 
 The rays of one view start at one point, and those of a tile of 4 x 4 pixels meet nearly the same boxes. They walk the
-tree together: a box or a triangle is fetched once for all of them, and vector instructions test it against all. Every
-ray is tested with the very expressions of ``bvh_query_kernels.first_triangle``, so a depth has the same bits.
+tree together: a box or a triangle is fetched once for all of them, and vector instructions test it against all. Below a
+node that only a few of them meet, each of those goes on by itself. Every ray is tested with the very expressions of
+``bvh_query_kernels.first_triangle``, so a depth has the same bits.
 """
 
 # mypy: ignore-errors
@@ -23,11 +24,15 @@ _WALK = """
     typedef int marks __attribute__((ext_vector_type(16)));
     typedef bool bits __attribute__((ext_vector_type(16)));
     typedef float four __attribute__((ext_vector_type(4), aligned(4)));  // memory need not be aligned
+    typedef int marks4 __attribute__((ext_vector_type(4)));
+    typedef bool bits4 __attribute__((ext_vector_type(4)));
     struct entry { lanes near; int node; };
+    const int FEW = 3;  // measured: with fewer rays than this at a node, each by itself is faster
     const int EMPTY = (int)0x80000000;
     // the rays of the tile
     typedef double wide __attribute__((ext_vector_type(16)));
     auto mask = [](marks m) { return (int)__builtin_bit_cast(unsigned short, __builtin_convertvector(m, bits)); };
+    auto mask4 = [](marks4 m) { return __builtin_bit_cast(unsigned char, __builtin_convertvector(m, bits4)) & 15; };
     lanes ray_x, ray_y, ray_z;
     int place[16];
     for (int k = 0; k < 16; ++k) {
@@ -81,12 +86,87 @@ _WALK = """
     const float* tri = (const float*)corners.data;
     lanes best = farthest_m;
     best = (d[0] * d[0] + d[1] * d[1] + d[2] * d[2] != 0.0f) ? best : lanes(-1.0f);
+    // One ray by itself from a node on, for nodes that few rays of the tile meet.
+    int lone_node[96];
+    float lone_near[96];
+    auto walk_alone = [&](int lane, int node, float best) {
+        const float ix = inv[0][lane], iy = inv[1][lane], iz = inv[2][lane];
+        const int nx = ix < 0.0f ? 3 : 0, ny = iy < 0.0f ? 4 : 1, nz = iz < 0.0f ? 5 : 2;
+        const int kz = axis_lanes[0] >> lane & 1 ? 0 : (axis_lanes[1] >> lane & 1 ? 1 : 2);
+        const int kx = kz == 2 ? 0 : kz + 1, ky = kx == 2 ? 0 : kx + 1;
+        const float sx = shear_x[lane], sy = shear_y[lane], sz = shear_z[lane];
+        int depth = 0;
+        while (true) {
+            if (node >= 0) {
+                const four* b = box + 6 * (long long)node;
+                const int* code = kids + 4 * node;
+                four tx = (b[nx] - o[0]) * ix, ty = (b[ny] - o[1]) * iy, tz = (b[nz] - o[2]) * iz;
+                four ux = (b[3 - nx] - o[0]) * ix, uy = (b[5 - ny] - o[1]) * iy, uz = (b[7 - nz] - o[2]) * iz;
+                four in = larger(larger(tx, ty), tz), out = lesser(lesser(ux, uy), uz);
+                int reached = mask4((out >= 0.0f) & (in <= out + 1.0e-6f * out) & (in < best));
+                node = EMPTY;
+                float nearest = INFINITY;
+                while (reached) {
+                    int k = __builtin_ctz(reached);
+                    reached &= reached - 1;
+                    if (code[k] == EMPTY) continue;
+                    float gap = in[k];
+                    if (node == EMPTY) {
+                        node = code[k]; nearest = gap;
+                    } else if (gap < nearest) {
+                        lone_node[depth] = node; lone_near[depth++] = nearest;
+                        node = code[k]; nearest = gap;
+                    } else {
+                        lone_node[depth] = code[k]; lone_near[depth++] = gap;
+                    }
+                }
+                if (node != EMPTY) continue;
+            } else {
+                int packed = -1 - node;
+                int first = packed >> 2, count = (packed & 3) + 1;
+                for (int i = first; i < first + count; ++i) {
+                    const float* c = tri + 12 * (long long)i;
+                    float z0 = c[kz] - o[kz], z1 = c[3 + kz] - o[kz], z2 = c[6 + kz] - o[kz];
+                    float x0 = (c[kx] - o[kx]) + sx * z0, y0 = (c[ky] - o[ky]) + sy * z0;
+                    float x1 = (c[3 + kx] - o[kx]) + sx * z1, y1 = (c[3 + ky] - o[ky]) + sy * z1;
+                    float x2 = (c[6 + kx] - o[kx]) + sx * z2, y2 = (c[6 + ky] - o[ky]) + sy * z2;
+                    float u = x2 * y1 - y2 * x1, v = x0 * y2 - y0 * x2, w = x1 * y0 - y1 * x0;
+                    bool front = (u >= 0.0f) & (v >= 0.0f) & (w >= 0.0f);
+                    bool back = (u <= 0.0f) & (v <= 0.0f) & (w <= 0.0f);
+                    float det = u + v + w;
+                    if ((front | back) && det != 0.0f) {
+                        float t = (u * (sz * z0) + v * (sz * z1) + w * (sz * z2)) / det;
+                        if (t >= 0.0f && t < best) best = t;
+                    }
+                }
+            }
+            node = EMPTY;
+            while (depth > 0 && node == EMPTY) {
+                --depth;
+                if (lone_near[depth] < best) node = lone_node[depth];
+            }
+            if (node == EMPTY) return best;
+        }
+    };
+    auto fetch_ahead = [&](int code) {  // what is waited for longest is memory
+        const char* at = code >= 0 ? (const char*)(box + 6 * (long long)code) : nullptr;
+        if (at) __builtin_prefetch(kids + 4 * code);
+        else at = (const char*)(tri + 12 * (long long)((-1 - code) >> 2));
+        __builtin_prefetch(at);
+        __builtin_prefetch(at + 64);
+    };
     entry stack[96];
     int depth = 0;
     int node = alive ? 0 : EMPTY;
     lanes here = -1.0f;
     while (node != EMPTY) {
-        if (node >= 0) {
+        int active = mask(here < best);
+        if (__builtin_popcount(active) <= FEW) {
+            for (; active; active &= active - 1) {
+                int lane = __builtin_ctz(active);
+                best[lane] = walk_alone(lane, node, best[lane]);
+            }
+        } else if (node >= 0) {
             const four* b = box + 6 * (long long)node;
             const int* code = kids + 4 * node;
             four ax = b[nx] - o[0], ay = b[ny] - o[1], az = b[nz] - o[2];
@@ -121,6 +201,7 @@ _WALK = """
                 marks hit = (out >= 0.0f) & (in <= out + 1.0e-6f * out) & (in < best);
                 enter[k] = hit ? in : lanes(INFINITY);
                 reached[k] = code[k] != EMPTY && mask(hit);
+                if (reached[k]) fetch_ahead(code[k]);
             }
             node = EMPTY;
             int next = -1;
