@@ -113,16 +113,21 @@ def dagster(
     partitions: Annotated[
         int | None, typer.Option(help="Instead: a quiet tick and the UI's queries with so many shards.", min=2)
     ] = None,
+    postgres: Annotated[
+        bool, typer.Option("--postgres", help="With --backfill or --partitions: the instance keeps its records there.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """What Dagster adds to a shard: checks, validation, metadata and records of the run included."""
     if demo + backfill + (partitions is not None) > 1:
         raise typer.BadParameter("--demo, --backfill and --partitions measure different things; give one of them")
+    if postgres and not backfill and partitions is None:
+        raise typer.BadParameter("--postgres needs --backfill or --partitions")
     if partitions is not None:
-        _run("instance.partitions.measure_partitions", as_json, partitions=partitions)
+        _run("instance.partitions.measure_partitions", as_json, partitions=partitions, postgres=postgres)
         return
     if backfill:
-        _run("instance.backfill.measure_backfill", as_json, shards=shards)
+        _run("instance.backfill.measure_backfill", as_json, shards=shards, postgres=postgres)
         return
     if not demo:
         _run("instance.dagster.measure_dagster_overhead", as_json, shards=shards)

@@ -26,17 +26,12 @@ from rollout_assets.testing.local_daemon import (
     answers,
     checkout,
     children_of,
-    end_process,
     free_port,
     program,
     run_quietly,
     wait_until,
 )
-
-DATABASE_USER = "rollouts"
-
-POSTGRES_FOLDERS = ("/usr/lib/postgresql/*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/bin")
-"""Where the server's programs are, when they are not on the PATH."""
+from rollout_assets.testing.postgres import running_postgres
 
 _BUILDER = re.compile(r"\S*python\S* \S*/dagster api execute_run ")
 
@@ -47,47 +42,6 @@ def command_of(process: int) -> str:
         return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
-
-
-@contextmanager
-def running_postgres() -> Iterator[str]:
-    """A fresh Postgres server; its URL as Dagster wants it. Postgres refuses root, who starts it as ``postgres``."""
-    folder = Path(tempfile.mkdtemp(prefix="rollout-postgres-"))
-    prefix: list[str] = []
-    if os.geteuid() == 0:
-        shutil.chown(folder, "postgres", "postgres")
-        prefix = ["runuser", "-u", "postgres", "--"]
-    port, data = free_port(), str(folder / "data")
-    try:
-        run_quietly([*prefix, _postgres("initdb"), "-D", data, "-U", DATABASE_USER, "-A", "trust", "-N"], folder)
-        options = ["-h", HOST, "-p", str(port), "-k", "", "-c", "fsync=off", "-c", "max_connections=200"]
-        log = (folder / "log").open("wb")
-        server = subprocess.Popen(
-            [*prefix, _postgres("postgres"), "-D", data, *options],
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            start_new_session=True,
-        )
-        try:
-            wait_until("Postgres", lambda: answers(port))
-            yield f"postgresql+psycopg2://{DATABASE_USER}@{HOST}:{port}/postgres"
-        finally:
-            end_process(server)
-            log.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _postgres(program: str) -> str:
-    path = shutil.which(program)
-    for pattern in POSTGRES_FOLDERS if path is None else ():
-        for folder in sorted(Path("/").glob(pattern.removeprefix("/")), reverse=True):
-            if (folder / program).is_file():
-                return str(folder / program)
-    if path is None:
-        raise MachineFault(f"{program} is not installed; install the Postgres server, for example postgresql-15")
-    return path
 
 
 @dataclass(frozen=True)

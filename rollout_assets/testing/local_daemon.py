@@ -19,9 +19,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from rollout_assets.defs.run_origin import LOCATION
 from rollout_assets.errors import MachineFault
 
 HOST = "127.0.0.1"
+WORKSPACE = "workspace.yaml"
 START_S = 300.0
 """How long a process may take to start on a machine that does other things too."""
 
@@ -106,17 +108,26 @@ class LocalDaemon:
 
     def start_daemon(self) -> None:
         """Start Dagster's daemon, and before it the server of definitions, which outlives daemons."""
-        if not self._workspace.exists():
+        self.daemon = self.start("daemon", [program("dagster-daemon"), "run", "-w", str(self._workspace())])
+
+    def start_web(self) -> str:
+        """Start the web server, and before it the server of definitions; its address."""
+        port = free_port()
+        place = ["-h", HOST, "-p", str(port)]
+        self.start("web", [program("dagster-webserver"), "-w", str(self._workspace()), *place])
+        wait_until("the web server", lambda: answers(port))
+        return f"http://{HOST}:{port}"
+
+    def _workspace(self) -> Path:
+        """The file that names the server of definitions, which is started the first time that somebody asks."""
+        path = self.home / WORKSPACE
+        if not path.exists():
             port = free_port()
             place = ["--host", HOST, "--port", str(port)]
-            self.start("code", [program("dagster"), "code-server", "start", "-m", "rollout_assets.definitions", *place])
-            self._workspace.write_text(f"load_from:\n  - grpc_server: {{host: {HOST}, port: {port}}}\n")
+            self.start("code", [program("dagster"), "code-server", "start", "-m", LOCATION, *place])
             wait_until("the server of definitions", lambda: answers(port))
-        self.daemon = self.start("daemon", [program("dagster-daemon"), "run", "-w", str(self._workspace)])
-
-    @property
-    def _workspace(self) -> Path:
-        return self.home / "workspace.yaml"
+            path.write_text(f"load_from:\n  - grpc_server: {{host: {HOST}, port: {port}, location_name: {LOCATION}}}\n")
+        return path
 
     def stop_daemon(self) -> None:
         """Ask the daemon to end, and wait for it."""
@@ -146,13 +157,13 @@ class LocalDaemon:
 
     def materialize(self, job: str) -> None:
         """Run one job of a campaign here, not on the cluster."""
-        self.dagster("job", "execute", "-m", "rollout_assets.definitions", "-j", job)
+        self.dagster("job", "execute", "-m", LOCATION, "-j", job)
 
     def backfill(self, keys: Sequence[Sequence[str]], shards: Sequence[str]) -> str:
         """Launch a backfill of some assets, as the UI does; its id. The daemon must have been started."""
         variables = json.dumps({"keys": [{"path": list(key)} for key in keys], "shards": list(shards)})
         printed = self.folder / "backfill.json"
-        asked = ["-w", str(self._workspace), "-t", _BACKFILL, "-v", variables, "-o", str(printed)]
+        asked = ["-w", str(self._workspace()), "-t", _BACKFILL, "-v", variables, "-o", str(printed)]
         run_quietly([program("dagster-graphql"), *asked], self.folder, self.environment)
         answer = json.loads(printed.read_text())
         launched = answer["data"]["launchPartitionBackfill"]
@@ -173,10 +184,13 @@ class LocalDaemon:
 
 
 @contextmanager
-def local_daemon(folder: Path, campaigns: Sequence[Path], settings: str = "") -> Iterator[LocalDaemon]:
+def local_daemon(
+    folder: Path, campaigns: Sequence[Path], settings: str = "", environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[LocalDaemon]:
     """A home below ``folder`` with these campaigns and this ``dagster.yaml``; whoever wants a daemon starts it."""
     home = folder / "home"
     home.mkdir(parents=True, exist_ok=True)
+    (home / WORKSPACE).unlink(missing_ok=True)  # it names a server that ended with an earlier block
     if settings:
         (home / "dagster.yaml").write_text(settings)
     own = {
@@ -184,7 +198,7 @@ def local_daemon(folder: Path, campaigns: Sequence[Path], settings: str = "") ->
         "ROLLOUT_ASSETS_CAMPAIGNS": os.pathsep.join(map(str, campaigns)),
         "PYTHONPATH": os.pathsep.join(path for path in (checkout(), os.environ.get("PYTHONPATH", "")) if path),
     }
-    daemon = LocalDaemon(folder, {**os.environ, **own})
+    daemon = LocalDaemon(folder, {**os.environ, **own, **environment})
     with daemon.parts:
         yield daemon
 

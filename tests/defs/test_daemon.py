@@ -5,6 +5,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ from tests.defs.looks import told, written
 from tests.defs.test_ui import PICTURES
 
 pytestmark = pytest.mark.slow  # minutes each, because the daemon, its code server and each run are processes
+
+Start = Callable[[], AbstractContextManager[Ui]]
+"""Starts the UI, its daemon and a server of definitions, which end with the block."""
 
 PLACE = {"repositoryLocationName": "rollout_assets.definitions", "repositoryName": "__repository__"}
 SENSOR = {**PLACE, "sensorName": "tiny_new_snippets"}
@@ -93,10 +98,19 @@ def promoted(desk: Desk, name: str) -> Callable[[], bool]:
     return holds
 
 
-def test_previews_write_nothing_and_a_killed_daemon_loses_nothing(made_desk, tmp_path):
+@pytest.fixture
+def start(made_desk) -> Start:
+    return partial(started_ui, made_desk.home, made_desk.campaign)
+
+
+def test_previews_write_nothing_and_a_killed_daemon_loses_nothing(made_desk, start, tmp_path):
+    previews_write_nothing_and_a_killed_daemon_loses_nothing(made_desk, start, tmp_path)
+
+
+def previews_write_nothing_and_a_killed_daemon_loses_nothing(made_desk: Desk, start: Start, tmp_path: Path) -> None:
     automate(made_desk)
     with made_desk.runner().instance as instance:
-        with started_ui(made_desk.home, made_desk.campaign) as ui:
+        with start() as ui:
             tick_says(ui, "tiny_promotion", "all 2 shards are promoted")
             append_synthetic_snippets(made_desk.source, 1, workers=1)
             before = written(made_desk, instance)
@@ -112,7 +126,7 @@ def test_previews_write_nothing_and_a_killed_daemon_loses_nothing(made_desk, tmp
             planned = len(runs_of(instance, "tiny_plan"))
             wait_until("planning", lambda: len(runs_of(instance, "tiny_plan")) > planned, every_s=0.02)
             ui.kill()
-        with started_ui(made_desk.home, made_desk.campaign) as ui:
+        with start() as ui:
             wait_until("a promotion", promoted(made_desk, "v000002"), 400)
             tick_says(ui, "tiny_new_snippets", "all 4 shards are validated")
             assert successes(instance) == dict.fromkeys((f"shard-{number:06d}" for number in range(4)), 1)
@@ -161,11 +175,17 @@ def rollback_in_the_browser(ui: Ui, folder: Path) -> None:
         page.picture("rollback")
 
 
-def test_a_rollback_stays_promotion_goes_by_the_plan_and_a_failed_one_is_tried_again(made_desk, tmp_path):
+def test_a_rollback_stays_promotion_goes_by_the_plan_and_a_failed_one_is_tried_again(made_desk, start, tmp_path):
+    a_rollback_stays_promotion_goes_by_the_plan_and_a_failed_one_is_tried_again(made_desk, start, tmp_path)
+
+
+def a_rollback_stays_promotion_goes_by_the_plan_and_a_failed_one_is_tried_again(
+    made_desk: Desk, start: Start, tmp_path: Path
+) -> None:
     automate(made_desk, retry_after_minutes=0.5)
     command(made_desk, "promote", "--anew")
     runner = made_desk.runner()
-    with runner.instance as instance, started_ui(made_desk.home, made_desk.campaign) as ui:
+    with runner.instance as instance, start() as ui:
         tick_says(ui, "tiny_promotion", "all 2 shards are promoted")
         before = len(runs_of(instance, "tiny_promote"))
         command(made_desk, "rollback")
@@ -201,10 +221,14 @@ def test_a_rollback_stays_promotion_goes_by_the_plan_and_a_failed_one_is_tried_a
         assert told(instance) == ("v000003", "")
 
 
-def test_a_night_plans_and_its_shards_follow(made_desk):
+def test_a_night_plans_and_its_shards_follow(made_desk, start):
+    a_night_plans_and_its_shards_follow(made_desk, start)
+
+
+def a_night_plans_and_its_shards_follow(made_desk: Desk, start: Start) -> None:
     automate(made_desk, nightly="* * * * *")
     append_synthetic_snippets(made_desk.source, 1, workers=1)
-    with made_desk.runner().instance as instance, started_ui(made_desk.home, made_desk.campaign) as ui:
+    with made_desk.runner().instance as instance, start() as ui:
         ui.ask(START_SCHEDULE, of=SCHEDULE)
         wait_until("a promotion", promoted(made_desk, "v000002"), 400)
         assert successes(instance) == dict.fromkeys((f"shard-{number:06d}" for number in range(4)), 1)

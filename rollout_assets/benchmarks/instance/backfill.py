@@ -2,18 +2,22 @@
 
 Both ways build the shards from one source into empty folders, check and validate them. Headless is one process with a
 run for each shard; the backfill has a daemon, a server of definitions and run processes, whose processor seconds all
-count. Planning is not measured, nor is the start of the daemon, which is there before somebody asks for a backfill.
+count. Planning is not measured, nor is the start of the daemon, which is there before somebody asks for a backfill, nor
+a Postgres server, which serves a cluster from elsewhere.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
+
+import dagster as dg
 
 from rollout_assets.benchmarks.measure import ProcessorMeter, Seconds, Steps
 from rollout_assets.benchmarks.results import Figure
@@ -22,6 +26,7 @@ from rollout_assets.defs.backfills import backfill_is_running
 from rollout_assets.defs.headless import HeadlessRunner
 from rollout_assets.defs.home import open_instance
 from rollout_assets.defs.keys import (
+    BACKFILL_TAG,
     OBSERVE,
     PLAN,
     ROLLOUT_SHARDS,
@@ -34,6 +39,7 @@ from rollout_assets.defs.records import validated_versions
 from rollout_assets.errors import CampaignError
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.testing.local_daemon import LocalDaemon, local_daemon, wait_until
+from rollout_assets.testing.postgres import URL_VARIABLE, daemon_on_postgres, database_bytes
 from rollout_assets.testing.tiny_campaign import build_tiny_source, write_tiny_campaign
 from rollout_assets.workers import run_in_new_process
 
@@ -61,9 +67,13 @@ class HomeSize:
 
     @classmethod
     def of(cls, home: Path) -> HomeSize:
-        """All files below a home; those of a write-ahead log are gone when the database is closed."""
+        """All files below a home, and its Postgres database if it has one.
+
+        Files of a write-ahead log are gone when the database is closed.
+        """
         sizes = [path.stat().st_size for path in home.rglob("*") if path.is_file()]
-        return cls(len(sizes), sum(sizes))
+        url = os.environ.get(URL_VARIABLE) if "postgres" in (home / "dagster.yaml").read_text() else None
+        return cls(len(sizes), sum(sizes) + (0 if url is None else database_bytes(url)))
 
     def __sub__(self, before: HomeSize) -> HomeSize:
         return HomeSize(self.files - before.files, self.bytes - before.bytes)
@@ -108,8 +118,9 @@ class BackfillCost:
         return self.backfill_cpu_s / self.headless_cpu_s
 
 
-def measure_backfill(shards: int = 320, progress: ProgressSink = SILENT) -> BackfillCost:
-    """Build ``shards`` one-row shards headless, and again by a backfill."""
+def measure_backfill(shards: int = 320, postgres: bool = False, progress: ProgressSink = SILENT) -> BackfillCost:
+    """Build ``shards`` one-row shards headless, and again by a backfill, with SQLite or Postgres both times."""
+    instance = daemon_on_postgres if postgres else local_daemon
     step = Steps(progress, "bench dagster", 3, "ways")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -117,10 +128,10 @@ def measure_backfill(shards: int = 320, progress: ProgressSink = SILENT) -> Back
         source = build_tiny_source(folder, shards)
         headless, backfill = (write_tiny_campaign(folder, source, way) for way in ("headless", "backfill"))
         shard_ids = [shard_id_of(number) for number in range(shards)]
-        step("headless")
-        alone = _headless(headless, folder / "alone", shard_ids)
-        step("by a backfill")
-        with local_daemon(folder / "daemon", [backfill], SETTINGS) as daemon:
+        with instance(folder / "daemon", [backfill], SETTINGS) as daemon:
+            step("headless")
+            alone = _headless(headless, folder / "alone", daemon, shard_ids)
+            step("by a backfill")
             through = _backfill(backfill, daemon, shard_ids)
         step()
     return BackfillCost(
@@ -138,10 +149,10 @@ def measure_backfill(shards: int = 320, progress: ProgressSink = SILENT) -> Back
     )
 
 
-def _headless(campaign: Path, home: Path, shard_ids: Sequence[str]) -> WayMeasured:
+def _headless(campaign: Path, home: Path, daemon: LocalDaemon, shard_ids: Sequence[str]) -> WayMeasured:
     """One process, its start and its imports included, as of somebody who types the command."""
     home.mkdir(parents=True)
-    (home / "dagster.yaml").write_text(SETTINGS)
+    shutil.copy(daemon.home / "dagster.yaml", home)
     run_in_new_process(_plan, campaign, home)
     before = HomeSize.of(home)
     with ProcessorMeter(os.getpid()) as meter:
@@ -176,7 +187,7 @@ def _backfill(campaign: Path, daemon: LocalDaemon, shard_ids: Sequence[str]) -> 
             wait_until("the backfill", lambda: not backfill_is_running(instance, backfill), LONGEST_S, every_s=0.5)
             wall = time.perf_counter() - began
             _succeed(len(validated_versions(instance, keys)) == len(shard_ids))
-            runs = instance.get_runs_count() - 2
+            runs = instance.get_runs_count(dg.RunsFilter(tags={BACKFILL_TAG: backfill}))
     daemon.stop_daemon()
     return WayMeasured(Seconds(wall, meter.seconds), HomeSize.of(daemon.home) - before, runs)
 

@@ -21,12 +21,12 @@ from rollout_assets.campaigns.plan import open_source, read_rollout_shard_manife
 from rollout_assets.config import load_campaign
 from rollout_assets.defs.headless import HeadlessRunner
 from rollout_assets.defs.keys import OBSERVE, PLAN, VALIDATED_SHARDS, CampaignKeys
-from rollout_assets.defs.run_origin import LOCATION
 from rollout_assets.defs.ticking import record_validated, sensor_tick
 from rollout_assets.errors import CampaignError
 from rollout_assets.progress import SILENT, ProgressSink
-from rollout_assets.testing.local_daemon import HOST, LocalDaemon, answers, free_port, local_daemon, program, wait_until
+from rollout_assets.testing.local_daemon import LocalDaemon, local_daemon
 from rollout_assets.testing.many_shards import build_large_source, finish_shards, write_large_campaign
+from rollout_assets.testing.postgres import daemon_on_postgres
 from rollout_assets.workers import run_in_new_process
 
 SETTINGS = "telemetry: {enabled: false}\nnux: {enabled: false}\n"
@@ -62,14 +62,17 @@ class ManyPartitions:
         return "a campaign with very many partitions"
 
 
-def measure_partitions(partitions: int = 5_000, progress: ProgressSink = SILENT) -> ManyPartitions:
+def measure_partitions(
+    partitions: int = 5_000, postgres: bool = False, progress: ProgressSink = SILENT
+) -> ManyPartitions:
     """Make a campaign of so many validated shards, evaluate its sensor, and ask for its pages."""
+    instance = daemon_on_postgres if postgres else local_daemon
     step = Steps(progress, "bench dagster", 3)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         step("make the shards")
         campaign = write_large_campaign(folder, build_large_source(folder / "source", partitions))
-        with local_daemon(folder, [campaign], SETTINGS) as daemon:
+        with instance(folder, [campaign], SETTINGS) as daemon:
             run_in_new_process(_finish, campaign, daemon.home)
             step("ticks")
             tick = run_in_new_process(_quiet_tick, campaign, daemon.home)
@@ -100,16 +103,13 @@ def _quiet_tick(campaign: Path, home: Path) -> Seconds:
 
 def _pages(daemon: LocalDaemon, variables: object) -> Sequence[dict[str, float]]:
     """Every page, twice: page -> seconds."""
-    port = free_port()
-    place = ["-h", HOST, "-p", str(port)]
-    daemon.start("web", [program("dagster-webserver"), "-m", LOCATION, *place])
-    wait_until("the web server", lambda: answers(port))
-    return [{page: timed(lambda: _ask(port, query, variables)).wall for page, query in PAGES.items()} for _ in "12"]  # noqa: B023
+    url = daemon.start_web()
+    return [{page: timed(lambda: _ask(url, query, variables)).wall for page, query in PAGES.items()} for _ in "12"]  # noqa: B023
 
 
-def _ask(port: int, query: str, variables: object) -> None:
+def _ask(url: str, query: str, variables: object) -> None:
     body = json.dumps({"query": query, "variables": variables}).encode()
-    request = urllib.request.Request(f"http://{HOST}:{port}/graphql", body, {"Content-Type": "application/json"})
+    request = urllib.request.Request(f"{url}/graphql", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=300) as answer:
         problems = json.load(answer).get("errors")
     if problems:
