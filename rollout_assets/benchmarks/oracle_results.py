@@ -50,7 +50,7 @@ FULL = replace(
     growth_candidates=(15, 30, 60, 120, 240),
     brute_pairs=100_000_000,
     exact_pairs=20_000_000,
-    rounds=20,
+    rounds=60,
 )
 """A few minutes and some gigabytes."""
 
