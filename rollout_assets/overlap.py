@@ -6,13 +6,37 @@ A GPU waits while the host reads, and the host waits while kernels run; Warp let
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
+
+Pausing = Generator[None, None, Made]
+"""Work that makes something and may pause on its way, at places from where another thread may go on with it."""
+
+
+def begin(work: Pausing[Made]) -> Callable[[], Made]:
+    """Do work until it pauses; the returned function does the rest, in whatever thread, and gives what was made."""
+    try:
+        next(work)
+    except StopIteration as done:
+        made: Made = done.value
+        return lambda: made
+    return partial(without_pause, work)
+
+
+def without_pause(work: Pausing[Made]) -> Made:
+    """What work makes, done to its end here and now."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            made: Made = done.value
+            return made
 
 
 def made_ahead(make: Callable[[Item], Made], items: Sequence[Item]) -> Iterator[tuple[Item, Future[Made]]]:

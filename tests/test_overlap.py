@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rollout_assets.overlap import Behind, made_ahead
+from rollout_assets.overlap import Behind, Pausing, begin, made_ahead, without_pause
 
 
 def test_the_next_item_is_made_while_this_one_is_used() -> None:
@@ -66,3 +66,23 @@ def test_an_error_in_front_is_not_hidden() -> None:
     with pytest.raises(KeyError), Behind(lambda _item: None) as do:
         do(1)
         raise KeyError("front")
+
+
+def test_work_that_pauses_is_begun_here_and_ended_elsewhere() -> None:
+    places = []
+
+    def work(pauses: int) -> Pausing[str]:
+        for _ in range(pauses):
+            places.append(threading.current_thread().name)
+            yield
+        places.append(threading.current_thread().name)
+        return "made"
+
+    here = threading.current_thread().name
+    assert without_pause(work(2)) == "made" and begin(work(0))() == "made"
+    assert places == [here] * 4
+    rest, made = begin(work(1)), []
+    there = threading.Thread(target=lambda: made.append(rest()), name="there")
+    there.start()
+    there.join()
+    assert made == ["made"] and places[4:] == [here, "there"]

@@ -11,7 +11,7 @@ from rollout_assets.campaigns.markers import RowOutcome, SealedStore, validate_a
 from rollout_assets.campaigns.plan import open_source, planned_rows
 from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.config import CampaignConfig
-from rollout_assets.overlap import Behind
+from rollout_assets.overlap import Behind, Pausing, without_pause
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.generator import RolloutDatasetWriterStats, RolloutGenerator
 from rollout_assets.rollouts.policy_registry import require_policies
@@ -68,6 +68,20 @@ class RolloutDatasetWriter:
         Lineage names the source as it was when the shard was planned. ``rows`` are the entry's source rows, if the
         caller has held them against the plan; otherwise that is done here, before any work.
         """
+        work = self.writing(entry, store_dir, rows=rows, context=context, on_step=on_step, progress=progress)
+        return without_pause(work)
+
+    def writing(
+        self,
+        entry: RolloutShardEntry,
+        store_dir: Path,
+        *,
+        rows: Sequence[IndexRow] | None = None,
+        context: RolloutStoreManifestContext | None = None,
+        on_step: OnStep = ignore_step,
+        progress: ProgressSink = SILENT,
+    ) -> Pausing[WrittenShard]:
+        """``write``, with a pause when all rows are scored: the rest leaves device and meshes to the next shard."""
         rows = planned_rows(entry, self.config, self.source) if rows is None else rows
         generator = self.generator(entry)
         records: Counter[int | None] = Counter()
@@ -79,6 +93,7 @@ class RolloutDatasetWriter:
                     append(record)
                     records[record.lineage.source_sample_index] += 1
                     scored.add((record.lineage.scene_id, record.lineage.mesh_version))
+            yield
             if records:
                 writer.finish()
         sealed = validate_and_seal(store_dir) if records else None

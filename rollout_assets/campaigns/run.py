@@ -6,10 +6,10 @@ machine is tried again a few times. Interrupting the run interrupts the others; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import count
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Literal
 
@@ -18,9 +18,10 @@ from rollout_assets.campaigns.layout import SetAside
 from rollout_assets.campaigns.markers import skipped_rows
 from rollout_assets.campaigns.plan import open_source, refuse_unplanned, write_rollout_shard_manifest_from_config
 from rollout_assets.campaigns.plan_entry import RolloutShardEntry
-from rollout_assets.campaigns.shard import RolloutShardRunResult, run_rollout_shard
+from rollout_assets.campaigns.shard import RolloutShardRunResult, running_rollout_shard
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ConfigError, RolloutAssetsError, ShardBusy, may_pass
+from rollout_assets.overlap import Pausing, begin
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.policy_registry import require_policies
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
@@ -132,17 +133,28 @@ def run_campaign(
     def report(shard_id: str, outcome: ShardOutcome, finished: int) -> None:
         progress(ProgressEvent("shards", finished, len(chosen), f"{shard_id} {outcome.outcome}", "shards"))
 
-    outcomes = run_tasks(
-        partial(_ShardRunner, config, invocation or RolloutStoreInvocation.of_config(config)),
-        chosen,
-        workers,
-        on_result=report,
-        on_death=lambda death: ShardOutcome(death.task, "failed", str(death)),
-        progress=progress,
-    )
+    runner = partial(_ShardRunner, config, invocation or RolloutStoreInvocation.of_config(config))
+    if min(workers, len(chosen)) <= 1:
+        outcomes = runner().run_in_turn(chosen, report, progress)
+    else:
+        outcomes = run_tasks(
+            runner,
+            chosen,
+            workers,
+            on_result=report,
+            on_death=lambda death: ShardOutcome(death.task, "failed", str(death)),
+            progress=progress,
+        )
     return CampaignRunResult(
         tuple(outcomes.values()), len(plan.entries), perf_counter() - began, plan.targets_without_row
     )
+
+
+OnOutcome = Callable[[str, ShardOutcome, int], None]
+"""Called with a shard, what became of it, and how many are done by now."""
+
+_Ended = tuple[ShardOutcome, Exception | None]
+"""What became of one attempt, and the error that ended it, unless another process has the shard."""
 
 
 class _ShardRunner:
@@ -166,30 +178,54 @@ class _ShardRunner:
     def __call__(self, entry: RolloutShardEntry, progress: ProgressSink) -> ShardOutcome:
         """One shard; whatever goes wrong with it is its outcome, not an exception."""
         began = perf_counter()
+        return self._settled(entry, progress, began, self._scored(entry, progress, began)())
+
+    def run_in_turn(
+        self, entries: Mapping[str, RolloutShardEntry], report: OnOutcome, progress: ProgressSink
+    ) -> dict[str, ShardOutcome]:
+        """One shard after another, each written and validated in a thread of its own while the next one is scored."""
+        outcomes: dict[str, ShardOutcome] = {}
+
+        def settle(entry: RolloutShardEntry, began: float, ended: Future[_Ended]) -> None:
+            outcome = self._settled(entry, progress, began, ended.result())
+            outcomes[entry.shard_id] = outcome
+            report(entry.shard_id, outcome, len(outcomes))
+
+        before: tuple[RolloutShardEntry, float, Future[_Ended]] | None = None
+        with ThreadPoolExecutor(1, thread_name_prefix="finish") as pool:
+            for entry in entries.values():
+                began = perf_counter()
+                finish = self._scored(entry, progress, began)
+                if before is not None:
+                    settle(*before)
+                before = entry, began, pool.submit(finish)
+            if before is not None:
+                settle(*before)
+        return outcomes
+
+    def _settled(self, entry: RolloutShardEntry, progress: ProgressSink, began: float, ended: _Ended) -> ShardOutcome:
+        """What became of a shard in the end: a fault that may pass is tried again a few times."""
         retried: list[str] = []
-        for attempt in count():
-            outcome, error = self._attempt(entry, progress)
-            if error is None or not may_pass(error) or attempt == len(RETRY_AFTER_S):
+        for pause_s in RETRY_AFTER_S:
+            outcome, error = ended
+            if error is None or not may_pass(error):
                 break
             retried.append(outcome.reason)
-            sleep(RETRY_AFTER_S[attempt])
-        return replace(outcome, retried=tuple(retried), seconds=perf_counter() - began)
+            sleep(pause_s)
+            ended = self._scored(entry, progress, began)()
+        return replace(ended[0], retried=tuple(retried))
 
-    def _attempt(self, entry: RolloutShardEntry, progress: ProgressSink) -> tuple[ShardOutcome, Exception | None]:
-        """What became of one attempt, and the error that ended it, unless another process has the shard."""
+    def _scored(self, entry: RolloutShardEntry, progress: ProgressSink, began: float) -> Callable[[], _Ended]:
+        """Score the rows of a shard now; the returned function does the rest, in whatever thread."""
         try:
-            done = self._run(entry, progress)
-        except ShardBusy as error:
-            return ShardOutcome(entry.shard_id, "busy", str(error)), None
+            finish = begin(self._running(entry, progress))
         except Exception as error:  # the other shards are not affected
-            reason = str(error) if isinstance(error, RolloutAssetsError) else f"{type(error).__name__}: {error}"
-            return ShardOutcome(entry.shard_id, "failed", reason), error
-        made = ShardOutcome(entry.shard_id, done.outcome, "", done.set_aside, done.owner.records)
-        absent = tuple(done.owner.stats.get("targets_absent", ()))
-        return replace(made, skipped=skipped_rows(done.owner), targets_absent=absent), None
+            ended = _gone_wrong(entry, error, began)
+            return lambda: ended
+        return partial(_finished, entry, finish, began)
 
-    def _run(self, entry: RolloutShardEntry, progress: ProgressSink) -> RolloutShardRunResult:
-        return run_rollout_shard(
+    def _running(self, entry: RolloutShardEntry, progress: ProgressSink) -> Pausing[RolloutShardRunResult]:
+        return running_rollout_shard(
             self._config,
             entry,
             source=self._source,
@@ -197,3 +233,22 @@ class _ShardRunner:
             invocation=self._invocation,
             progress=lambda event: progress(replace(event, task=entry.shard_id)),
         )
+
+
+def _finished(entry: RolloutShardEntry, finish: Callable[[], RolloutShardRunResult], began: float) -> _Ended:
+    try:
+        done = finish()
+    except Exception as error:
+        return _gone_wrong(entry, error, began)
+    made = ShardOutcome(entry.shard_id, done.outcome, "", done.set_aside, done.owner.records)
+    absent = tuple(done.owner.stats.get("targets_absent", ()))
+    seconds = perf_counter() - began
+    return replace(made, skipped=skipped_rows(done.owner), targets_absent=absent, seconds=seconds), None
+
+
+def _gone_wrong(entry: RolloutShardEntry, error: Exception, began: float) -> _Ended:
+    seconds = perf_counter() - began
+    if isinstance(error, ShardBusy):
+        return ShardOutcome(entry.shard_id, "busy", str(error), seconds=seconds), None
+    reason = str(error) if isinstance(error, RolloutAssetsError) else f"{type(error).__name__}: {error}"
+    return ShardOutcome(entry.shard_id, "failed", reason, seconds=seconds), error

@@ -37,6 +37,7 @@ from rollout_assets.campaigns.reuse import take_over_former
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ShardBusy, ShardFailed, StoreDamaged
 from rollout_assets.files import discard_path, file_lock, is_locked, now_utc, publish_json, rename_path, sync_tree
+from rollout_assets.overlap import Pausing, without_pause
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
@@ -90,6 +91,26 @@ def run_rollout_shard(
     fails leaves a note beside the shards and nothing else. ``writer`` is asked for only when there is something to
     build. ``on_step`` is called at named points, for tests that kill a build there.
     """
+    work = running_rollout_shard(
+        config, entry, source=source, writer=writer, invocation=invocation, on_step=on_step, progress=progress
+    )
+    return without_pause(work)
+
+
+def running_rollout_shard(
+    config: CampaignConfig,
+    entry: RolloutShardEntry | str,
+    *,
+    source: VinOfflineStore | None = None,
+    writer: Callable[[], RolloutDatasetWriter] | None = None,
+    invocation: RolloutStoreInvocation | None = None,
+    on_step: OnStep = ignore_step,
+    progress: ProgressSink = SILENT,
+) -> Pausing[RolloutShardRunResult]:
+    """``run_rollout_shard``, with a pause when all rows of a shard that has to be built are scored.
+
+    Whoever gives up at the pause leaves no trace of the attempt.
+    """
     began = perf_counter()
     entry = entry_of(config, entry) if isinstance(entry, str) else entry
     source = source or open_source(config)
@@ -97,12 +118,12 @@ def run_rollout_shard(
     layout = CampaignLayout.of(config)
     job = _Build(config, entry, rows, source, writer, invocation, layout, on_step, progress, began)
     try:
-        return _run_in_folder(job) if layout.url is None else _run_published(job)
+        return (yield from _run_in_folder(job) if layout.url is None else _run_published(job))
     except OSError as error:
         raise ShardFailed(f"{entry.shard_id}: {_what_to_do(error, layout.root)}") from error
 
 
-def _run_in_folder(job: _Build) -> RolloutShardRunResult:
+def _run_in_folder(job: _Build) -> Pausing[RolloutShardRunResult]:
     """Build a shard at its place in a folder, unless it is finished there."""
     layout, entry = job.layout, job.entry
     with file_lock(layout.lock(entry.shard_id), entry.shard_id):
@@ -113,10 +134,10 @@ def _run_in_folder(job: _Build) -> RolloutShardRunResult:
             return _result(final, "already_finished", (), job.began)
         moved = [layout.move_aside(final, "; ".join(problems))] if final.exists() else []
         moved += layout.clear_attempts(entry.shard_id)
-        return _result(final, job.run(), tuple(moved), job.began)
+        return _result(final, (yield from job.run()), tuple(moved), job.began)
 
 
-def _run_published(job: _Build) -> RolloutShardRunResult:
+def _run_published(job: _Build) -> Pausing[RolloutShardRunResult]:
     """Build a shard in a folder of this process alone and publish it to object storage, unless it is there already.
 
     Nobody waits for anybody: whoever publishes first has built the shard, and all others have worked for nothing.
@@ -129,7 +150,7 @@ def _run_published(job: _Build) -> RolloutShardRunResult:
     scratch = _fresh_scratch(layout, f"build-{entry.shard_id}")
     with file_lock(scratch, entry.shard_id):
         try:
-            built = _run_in_folder(replace(job, layout=CampaignLayout(scratch)))
+            built = yield from _run_in_folder(replace(job, layout=CampaignLayout(scratch)))
             content = built.owner.content_sha256
             publish_shard(layout, entry, built.shard_dir, content, instead_of=present, on_step=job.on_step)
         except Exception:
@@ -196,7 +217,7 @@ class _Build:
     _renamed: list[Path] = field(default_factory=list)
     """The shard's place, once this attempt has filled it."""
 
-    def run(self) -> Finished:
+    def run(self) -> Pausing[Finished]:
         """Finish the shard, by a build unless there is a finished shard to take over."""
         self.layout.shards.mkdir(parents=True, exist_ok=True)
         self.layout.staging.mkdir(parents=True, exist_ok=True)
@@ -207,7 +228,7 @@ class _Build:
             self.on_step("temp/after")
             reused = self._take_over(staged)
             if not reused:
-                self._fill(staged)
+                yield from self._fill(staged)
             if not self._publish(staged):
                 discard_path(staged)
                 return "already_finished"
@@ -231,9 +252,9 @@ class _Build:
         self._declare(owner.model_copy(update=named | self._attempt(staged)), staged)
         return True
 
-    def _fill(self, staged: Path) -> None:
+    def _fill(self, staged: Path) -> Pausing[None]:
         before = markers.observe_source(self.entry, self.source)
-        written = self._writer().write(
+        written = yield from self._writer().writing(
             self.entry,
             staged / STORE_NAME,
             rows=self.rows,

@@ -18,6 +18,7 @@ from rollout_assets.campaigns.plan import ShardPlan, write_rollout_shard_manifes
 from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.campaigns.shard import RolloutShardRunResult, run_rollout_shard
 from rollout_assets.config import CampaignConfig, SplitConfig
+from rollout_assets.overlap import Pausing
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.generator import RolloutDatasetWriterStats
 from rollout_assets.rollouts.trace import RolloutZarrRecord
@@ -119,17 +120,17 @@ class FakeWriter(RolloutDatasetWriter):
         super().__init__(config, source)
         self.options = options
 
-    def write(
+    def writing(
         self,
         entry: RolloutShardEntry,
         store_dir: Path,
         *,
         context: RolloutStoreManifestContext | None = None,
         **how: Any,
-    ) -> WrittenShard:
+    ) -> Pausing[WrittenShard]:
         """Names no campaign: none made these records, and validation would hold them against it."""
         named = context or RolloutStoreManifestContext.here()
-        return super().write(entry, store_dir, context=replace(named, writer_config=None), **how)
+        return super().writing(entry, store_dir, context=replace(named, writer_config=None), **how)
 
     def generator(self, entry: RolloutShardEntry) -> Any:
         """Knows nothing of the entry: its rows say what to make."""
