@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
@@ -41,19 +42,29 @@ def _definitions(campaign: Path) -> dg.Definitions:
 
 
 def record_validated(campaign: Path, home: Path, first_shard: int, stop: int) -> None:
-    """Let an instance know that shards from ``first_shard`` up to ``stop`` are validated, in seconds, not in an hour.
+    """Let an instance know that shards from ``first_shard`` up to ``stop`` are validated.
 
-    Dagster records the first one; the others are copies of its rows in the database of a home with SQLite.
+    Dagster records each of them. With SQLite it records the first one only, and the others are copies of its rows, in
+    seconds, not in an hour.
     """
     keys = CampaignKeys.of(campaign)
-    versions = versions_on_disk(CampaignSurvey.of(keys.config))
-    version = str(versions[first_shard])
+    versions = [str(version) for version in versions_on_disk(CampaignSurvey.of(keys.config))]
+    database = home / SHARED_DATABASES[1]
     with open_instance(home) as instance:
-        first = dg.AssetMaterialization(
-            keys.key(VALIDATED_SHARDS), partition=shard_id_of(first_shard), tags={DATA_VERSION_TAG: version}
-        )
-        instance.report_runless_asset_event(first)
-    with closing(sqlite3.connect(home / SHARED_DATABASES[1])) as database, database:
+        for number in range(first_shard, first_shard + 1 if database.is_file() else stop):
+            instance.report_runless_asset_event(
+                dg.AssetMaterialization(
+                    keys.key(VALIDATED_SHARDS),
+                    partition=shard_id_of(number),
+                    tags={DATA_VERSION_TAG: versions[number]},
+                )
+            )
+    if database.is_file():
+        _copy_last_event(database, versions, first_shard, stop)
+
+
+def _copy_last_event(path: Path, versions: Sequence[str], first_shard: int, stop: int) -> None:
+    with closing(sqlite3.connect(path)) as database, database:
         database.row_factory = sqlite3.Row
         event = dict(database.execute("SELECT * FROM event_logs ORDER BY id DESC LIMIT 1").fetchone())
         query = "SELECT * FROM asset_event_tags WHERE event_id = ? AND key = ?"
@@ -62,7 +73,7 @@ def record_validated(campaign: Path, home: Path, first_shard: int, stop: int) ->
         for number in range(first_shard + 1, stop):
             copied = event | {"id": event["id"] + number - first_shard, "partition": shard_id_of(number)}
             named = text.replace(shard_id_of(first_shard), shard_id_of(number))
-            copied["event"] = named.replace(version, str(versions[number]))
+            copied["event"] = named.replace(versions[first_shard], versions[number])
             _insert(database, "event_logs", copied)
             _insert(
                 database, "asset_event_tags", tag | {"id": None, "event_id": copied["id"], "value": versions[number]}
