@@ -118,6 +118,7 @@ def test_younger_things_are_left_for_a_while(made, tmp_path):
     assert kinds(removable_parts(campaign.config)) == [("set aside", "shard-000001"), ("staging", "shard-000000")]
 
 
+@pytest.mark.ci
 def test_a_set_aside_shard_stays_while_a_planned_one_can_take_it_over(tmp_path):
     rows = (("train", 4),)
     campaign = campaign_at(tmp_path, rows)

@@ -128,6 +128,7 @@ def test_the_promoted_store_is_a_zarr_group_of_its_children(grown):
 
 
 @pytest.mark.ci
+@pytest.mark.ci
 def test_a_wider_shell_makes_the_whole_view_wider_and_still_equals(tmp_path):
     narrow = fake_campaign(tmp_path, [("train", 2)], options={"shell": (3, 3)})
     narrow.run_all()

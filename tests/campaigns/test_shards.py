@@ -273,6 +273,7 @@ for attempt in range(3):
 """
 
 
+@pytest.mark.ci
 def test_processes_racing_for_one_shard_build_it_once(tmp_path):
     fake_campaign(tmp_path, [("train", 1)]).plan()
     command = [sys.executable, "-c", RACER, str(tmp_path)]

@@ -194,6 +194,7 @@ def test_a_shard_killed_at_each_named_step_is_built_by_the_next_run(fake_victim)
 
 
 @pytest.mark.ci
+@pytest.mark.ci
 def test_a_shard_killed_at_random_moments_is_built_by_the_next_run(fake_victim):
     victim, _ = fake_victim
     run_kills(victim, delays(victim, 24, seed=2), at_least=18)

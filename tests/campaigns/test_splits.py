@@ -87,6 +87,7 @@ def four_scenes(tmp_path):
 
 
 @pytest.mark.ci
+@pytest.mark.ci
 def test_a_store_that_is_split_by_sample_is_refused_with_the_way_out_and_promotes_by_scene(store_copy, tmp_path):
     own = split_by_sample(store_copy)
     config = real(tmp_path / "out", store_copy, rows_per_shard=4)
@@ -269,6 +270,7 @@ def killed_at(step, campaign, entry):
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
 
 
+@pytest.mark.ci
 def test_a_take_over_that_is_killed_or_interrupted_anywhere_is_made_again_by_the_next_run(renumbered):
     _, edited = renumbered
     entry = edited.plan().entries[1]
@@ -402,6 +404,7 @@ def test_requests_of_a_collection_follow_the_campaigns_split_and_are_prepared_ag
     assert all(key.startswith(scene) for scene, of_scene in keys.items() for key in of_scene) and all(keys.values())
 
 
+@pytest.mark.ci
 def test_planning_says_which_scenes_would_leak_and_that_a_list_is_incomplete(store_copy, tmp_path):
     split_by_sample(store_copy)
     campaign = tmp_path / "campaign.toml"

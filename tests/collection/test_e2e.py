@@ -34,6 +34,7 @@ from tests.collection.collect_processes import (
 
 
 @pytest.mark.ci
+@pytest.mark.ci
 def test_two_servers_give_the_store_that_the_shard_path_gives(tmp_path, tiny_campaign, tiny_train_shard):
     before = own_children()
     config = E2ERolloutCollectionConfig(

@@ -18,6 +18,8 @@ from tests.commands.in_process import call
 from tests.commands.test_campaign_cli import TINY
 from tests.inspection.handmade_stores import clean_records, write
 
+pytestmark = pytest.mark.ci  # a second for each verb
+
 MARKUP = "[/x]"
 ODD = (
     MARKUP,

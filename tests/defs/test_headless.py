@@ -114,6 +114,7 @@ def test_a_shard_that_fails_its_checks_is_not_validated_in_a_later_run_either(ma
 
 
 @pytest.mark.ci
+@pytest.mark.ci
 def test_two_campaigns_share_an_instance_and_nothing_else(made_desk):
     other = write_campaign(made_desk.folder, made_desk.source, "other", rows_per_shard=2, splits=("train",))
     result = materialize_campaign(other, home=made_desk.home)

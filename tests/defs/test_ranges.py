@@ -140,6 +140,7 @@ def test_shards_of_a_range_that_waits_or_runs_are_in_progress(made_desk):
 
 
 @pytest.mark.ci
+@pytest.mark.ci
 def test_an_old_range_goes_only_when_all_its_shards_have_later_records(made_desk):
     edit(made_desk.campaign, "[shards]", "[retention]\nrun_days = 0\n\n[shards]")
     runner = made_desk.runner()

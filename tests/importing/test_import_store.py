@@ -255,6 +255,7 @@ def test_an_unreadable_file_leaves_out_its_scene_only(tmp_path, monkeypatch):
 
 
 @pytest.mark.ci
+@pytest.mark.ci
 def test_an_import_that_is_interrupted_leaves_no_half_store(tmp_path):
     for number in range(30):
         write_glb(tmp_path / "scenes" / f"room-{number}.glb")
