@@ -220,6 +220,20 @@ def test_values_that_a_campaign_decides_cannot_be_forged(forgery: Forgery, forge
     assert not checks & {"content_digests", "manifest_matches", "attributes_as_derived", "every_file_accounted_for"}
 
 
+def test_a_store_that_was_extended_is_held_deeply_from_its_first_new_step_on(forged: Mutable, rows: Rows) -> None:
+    (forgery, *_) = (forgery for forgery in FORGERIES if forgery.check == "poses_as_drawn")
+    forge(forged, forgery.path, forgery.change, rows)
+    reader = RolloutZarrStoreReader(forged.path)
+    steps = len(reader.array("steps/step_index"))
+    step = rows["valid"] * steps // len(reader.array("candidates/step_index"))
+
+    def found(first_new: int) -> bool:
+        result = validate_rollout_zarr_store(forged.path, deep=True, deep_from_step=first_new)
+        return "poses_as_drawn" in {finding.check for finding in result.findings}
+
+    assert found(0) and found(step) and not found(steps)
+
+
 @pytest.mark.parametrize("what", FORGED_CAMPAIGNS)
 def test_the_recorded_campaign_cannot_be_forged(what: str, forged: Mutable) -> None:
     check, change = FORGED_CAMPAIGNS[what]
