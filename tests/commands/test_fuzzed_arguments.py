@@ -18,8 +18,6 @@ from tests.commands.in_process import call
 from tests.commands.test_campaign_cli import TINY
 from tests.inspection.handmade_stores import clean_records, write
 
-pytestmark = pytest.mark.ci  # a second for each verb
-
 MARKUP = "[/x]"
 ODD = (
     MARKUP,
@@ -161,6 +159,7 @@ def test_every_verb_is_fuzzed():
     assert sum(len(verb.parameters) for verb in VERBS) > 100
 
 
+@pytest.mark.ci  # a second for each verb
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: " ".join(verb.path))
 def test_odd_text_is_refused_in_one_line_or_accepted(verb, places):
