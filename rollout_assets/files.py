@@ -27,7 +27,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rollout_assets.errors import RolloutAssetsError, ShardBusy
+from rollout_assets.errors import ConfigError, RolloutAssetsError, ShardBusy
 
 _HASH_THREADS = 2
 _POLL_S = 0.05
@@ -37,6 +37,8 @@ _NOTHING_CAN_BE_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 def scratch_path(path: Path) -> Path:
     """Where something is written before it becomes ``path``."""
+    if not path.name:
+        raise ConfigError(f"{path}: a name is missing; write the path of what is to be made, with its name")
     return path.with_name(_SCRATCH_PREFIX + path.name)
 
 

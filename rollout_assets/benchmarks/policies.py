@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rollout_assets.benchmarks.results import Figure
 from rollout_assets.benchmarks.trees import FEATURES, fit_trees, tree_features
 from rollout_assets.config.observation import ObservationConfig
-from rollout_assets.config.training import TrainingConfig, ValidationConfig
+from rollout_assets.config.training import load_training
 from rollout_assets.errors import TrainingError
 from rollout_assets.geometry.poses import Float64
 from rollout_assets.learning.batch import QHBatch
@@ -76,13 +76,14 @@ def benchmark_policies(
 ) -> PolicyBenchmark:
     """Train trees on a store; judge them, simple policies and checkpoints on ``held_out``, or on scenes held out."""
     loaded = {path: load_policy(path) for path in checkpoints}
-    config = TrainingConfig(
-        stores=(store,),
-        sources=tuple(sources),
-        validation=ValidationConfig(stores=() if held_out is None else (held_out,)),
-        cache_dir=cache_dir,
-        homes=homes,
-    )
+    settings = {
+        "stores": (store,),
+        "sources": tuple(sources),
+        "validation": {"stores": () if held_out is None else (held_out,)},
+        "cache_dir": cache_dir,
+        "homes": homes,
+    }
+    config = load_training(None, settings)
     data = open_training_data(config)
     judged = data.judged_scenes
     for path, policy in loaded.items():

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from rollout_assets.config import DEMO_CAMPAIGN, ConfigSection, Count, Seconds, Seed, UsablePath, shipped_campaigns
 from rollout_assets.config.problems import problems_list, problems_text
@@ -27,6 +27,16 @@ DEFAULT_AGENT = "_default"
 """Key of ``num_repeats`` for agents that it does not name."""
 
 
+def _has_a_name(path: Path) -> Path:
+    if not path.name:
+        raise ValueError(f"{path} has no name of its own, so nothing can be written there")
+    return path
+
+
+NamedPath = Annotated[UsablePath, AfterValidator(_has_a_name)]
+"""A path that something is written to, and something else beside it."""
+
+
 def lock_path(path: Path) -> Path:
     """The lock file of an output, beside it."""
     return path.with_name(f".{path.name}.lock")
@@ -39,7 +49,7 @@ class CollectionModel(ConfigSection):
     default of a field.
     """
 
-    output_jsonl_fpath: UsablePath
+    output_jsonl_fpath: NamedPath
     metrics: MetricOptions = MetricOptions()
 
     def __init__(self, **values: Any) -> None:
@@ -81,7 +91,7 @@ class SharedRolloutCollectionConfig(CollectionModel):
     campaign: str | None = None
     num_samples_in_parallel: Count = 8
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
-    store_dir: UsablePath | None = None
+    store_dir: NamedPath | None = None
     upload_rollouts_to_wandb: bool = False
     disable_aggregation: bool = False
     token_env: str | None = None
