@@ -14,6 +14,11 @@ UNFINISHED = ("REQUESTED", "CANCELING", "FAILING")
 """Dagster's words for a backfill that is not over."""
 
 
+def runs_of_backfill(instance: dg.DagsterInstance, backfill: str) -> int:
+    """How many runs a backfill has started."""
+    return instance.get_runs_count(dg.RunsFilter(tags={BACKFILL_TAG: backfill}))
+
+
 @dataclass(frozen=True)
 class ShardRunTimes:
     """One run of some shards in turn; the first three times are seconds since the epoch."""

@@ -17,16 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import dagster as dg
-
 from rollout_assets.benchmarks.measure import ProcessorMeter, Seconds, Steps
 from rollout_assets.benchmarks.results import Figure
 from rollout_assets.campaigns.plan_entry import shard_id_of
-from rollout_assets.defs.backfills import backfill_is_running
+from rollout_assets.defs.backfills import backfill_is_running, runs_of_backfill
 from rollout_assets.defs.headless import HeadlessRunner
 from rollout_assets.defs.home import open_instance
 from rollout_assets.defs.keys import (
-    BACKFILL_TAG,
     OBSERVE,
     PLAN,
     ROLLOUT_SHARDS,
@@ -187,7 +184,7 @@ def _backfill(campaign: Path, daemon: LocalDaemon, shard_ids: Sequence[str]) -> 
             wait_until("the backfill", lambda: not backfill_is_running(instance, backfill), LONGEST_S, every_s=0.5)
             wall = time.perf_counter() - began
             _succeed(len(validated_versions(instance, keys)) == len(shard_ids))
-            runs = instance.get_runs_count(dg.RunsFilter(tags={BACKFILL_TAG: backfill}))
+            runs = runs_of_backfill(instance, backfill)
     daemon.stop_daemon()
     return WayMeasured(Seconds(wall, meter.seconds), HomeSize.of(daemon.home) - before, runs)
 
