@@ -55,7 +55,11 @@ def benchmark_kernels(
     """Measure rays in 100,000 faces, a tree of ``tree_faces`` and a second process; the best of three turns each."""
     step = Steps(progress, "kernel benchmark", 3, "measurements")
     step("rays")
-    small, large = _rays_per_s(seed)
+    threads = torch.get_num_threads()
+    try:
+        small, large = _rays_per_s(seed)
+    finally:
+        torch.set_num_threads(threads)
     step("trees")
     mesh = furnished_room(tree_faces, min(5_000, tree_faces // 2), np.random.default_rng(seed))
     built = least(lambda: build_tree(*mesh))

@@ -27,7 +27,7 @@ _WALK = """
     typedef int marks4 __attribute__((ext_vector_type(4)));
     typedef bool bits4 __attribute__((ext_vector_type(4)));
     struct entry { lanes near; int node; };
-    const int FEW = 3;  // measured: with fewer rays than this at a node, each by itself is faster
+    const int FEW = 3;  // measured: of so many rays at a node, or fewer, each is faster by itself
     const int EMPTY = (int)0x80000000;
     // the rays of the tile
     typedef double wide __attribute__((ext_vector_type(16)));
