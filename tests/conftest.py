@@ -3,11 +3,13 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from rollout_assets.testing.object_storage import LocalObjectStorage, environment_of, local_object_storage
+from tests.support.built_once import built_once
 
 settings.register_profile("repository", database=None, derandomize=True, deadline=None)
 settings.load_profile("repository")
@@ -70,27 +72,21 @@ def object_storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalOb
 @pytest.fixture(scope="session")
 def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two scenes with two snippets each. Shared: copy before changing."""
-    from rollout_assets.synthetic.config import SyntheticConfig
-    from rollout_assets.synthetic.store import build_synthetic_store
-
-    config = SyntheticConfig(**SMALL_STORE)
-    path = tmp_path_factory.mktemp("source") / "store"
-    build_synthetic_store(path, config)
-    return path
+    return built_once(tmp_path_factory, "small_store", lambda path: _build_store(path, **SMALL_STORE))
 
 
 @pytest.fixture(scope="session")
 def four_homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three scenes to train on and one to evaluate on, a snippet each. Shared: copy before changing."""
+    settings = SMALL_STORE | {"scenes": 4, "snippets_per_scene": 1}
+    return built_once(tmp_path_factory, "four_homes", lambda path: _build_store(path, **settings))
+
+
+def _build_store(path: Path, **settings: Any) -> None:
     from rollout_assets.synthetic.config import SyntheticConfig
     from rollout_assets.synthetic.store import build_synthetic_store
 
-    config = SyntheticConfig(
-        scenes=4, snippets_per_scene=1, faces=30_000, seed=11, min_points=500, max_points=2_000, workers=1
-    )
-    path = tmp_path_factory.mktemp("homes") / "store"
-    build_synthetic_store(path, config)
-    return path
+    build_synthetic_store(path, SyntheticConfig(**settings))
 
 
 @pytest.fixture

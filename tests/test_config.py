@@ -25,6 +25,7 @@ from rollout_assets.metrics.results import MetricOptions
 from rollout_assets.rollouts.remote.messages import RolloutRequest
 from rollout_assets.serving.server.options import ServerOptions
 from rollout_assets.synthetic.config import SyntheticConfig
+from tests.support.refusals import assert_names, refused
 
 DEMO_HASHES = {
     "candidate": "ac7d01e140a4547c1713488efef758e362f1942d2499ac949ca4e0446012da75",
@@ -103,7 +104,7 @@ class GrownSection(OldSection):
     place: str = unhashed("here")
 
 
-def test_an_option_that_is_added_later_is_hashed_only_once_it_is_set():
+def test_an_option_added_later_is_hashed_only_when_set():
     assert GrownSection().hashable() == GrownSection(place="there").hashable() == OldSection().hashable()
     assert GrownSection(inner=OldSection(size=2)).hashable() == {"size": 1, "inner": {"size": 2}}
     assert GrownSection(inner=OldSection(size=2)).hashable("inner", "place") == {"inner": {"size": 2}}
@@ -113,9 +114,9 @@ def test_explicit_targets_are_a_policy_with_ids_and_each_id_once(tmp_path):
     ids = [load_campaign("demo", {"targets": {"policy": "explicit", "target_ids": [name]}}) for name in ("a", "b")]
     assert ids[0].rollout_config_hash != ids[1].rollout_config_hash
     for targets in ({"policy": "explicit"}, {"target_ids": ["a"]}, {"policy": "all_eligible", "target_ids": ["a"]}):
-        with pytest.raises(ConfigError, match="give both or neither"):
+        with refused(ConfigError, "target_ids", "explicit"):
             load_campaign("demo", {"targets": targets})
-    with pytest.raises(ConfigError, match="target_ids must be unique, got a more than once"):
+    with refused(ConfigError, "target_ids", "unique", " a "):
         load_campaign("demo", {"targets": {"policy": "explicit", "target_ids": ["a", "b", "a"]}})
 
 
@@ -141,26 +142,26 @@ def test_a_cron_expression_means_the_same_to_dagster(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("text", "part"),
     [
-        ("0 3 * *", "must be 5 fields"),
-        ("", "must be 5 fields"),
-        ("60 3 * * *", "minute must be"),
-        ("0 24 * * *", "hour must be"),
-        ("0 3 0 * *", "day must be"),
-        ("0 3 * 13 *", "month must be"),
-        ("0 3 * * 8", "weekday must be"),
-        ("5-1 3 * * *", "minute must be"),
-        ("*/0 3 * * *", "minute must be"),
-        ("0 3 * * mon", "weekday must be"),
+        ("0 3 * *", "5 fields"),
+        ("", "5 fields"),
+        ("60 3 * * *", "minute"),
+        ("0 24 * * *", "hour"),
+        ("0 3 0 * *", " day "),
+        ("0 3 * 13 *", "month"),
+        ("0 3 * * 8", "weekday"),
+        ("5-1 3 * * *", "minute"),
+        ("*/0 3 * * *", "minute"),
+        ("0 3 * * mon", "weekday"),
     ],
 )
-def test_a_cron_expression_that_never_happens_is_refused(text, problem):
-    with pytest.raises(ConfigError, match=rf"automation.nightly.*{problem}"):
+def test_a_cron_expression_that_never_happens_is_refused(text, part):
+    with refused(ConfigError, "automation.nightly", part):
         load_campaign("demo", {"automation": {"nightly": text}})
 
 
-def test_all_problems_are_reported_at_once_with_file_key_and_value(tmp_path):
+def test_all_problems_are_reported_with_file_key_and_value(tmp_path):
     path = write(
         tmp_path,
         """
@@ -183,43 +184,47 @@ def test_all_problems_are_reported_at_once_with_file_key_and_value(tmp_path):
     )
     with pytest.raises(ConfigError) as caught:
         load_campaign(path)
-    message = str(caught.value)
-    for expected in (
-        f"{path}: 9 problems",
-        "name: string should match pattern",
-        "seeed: unknown key; did you mean seed?",
-        "oracle.znear_m: input should be greater than 0, got -1",
-        "oracle.devise: unknown key; did you mean device?",
-        "oracle.device: string should match pattern '^(auto|cpu|cuda(:\\d+)?)$', got 'gpu'",
-        "recipes[0].policy: there are farthest_from_history, ",
-        "recipes[0].horizon: input should be greater than or equal to 1, got 0",
-        "recipes[0].branch[1]: input should be greater than or equal to 1, got 0",
-        "recipes[1].branch: probabilities must sum to 1, got 1.1",
-    ):
-        assert expected in message
+    title, *lines = str(caught.value).splitlines()
+    assert_names(title, path, 9)
+    problems = dict(line.removeprefix("  - ").split(": ", 1) for line in lines)
+    named = {
+        "name": ["Bad Name"],
+        "seeed": ["seed"],
+        "oracle.znear_m": [0, -1],
+        "oracle.devise": ["device"],
+        "oracle.device": ["auto|cpu|cuda", "'gpu'"],
+        "recipes[0].policy": ["farthest_from_history", "best"],
+        "recipes[0].horizon": [1, 0],
+        "recipes[0].branch[1]": [1, 0],
+        "recipes[1].branch": ["probabilities", 1.1],
+    }
+    assert problems.keys() == named.keys()
+    for key, names in named.items():
+        assert_names(problems[key], *names)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "names"),
     [
-        ("name = 'x'\nseed = = 3", "not valid TOML.*line 2"),
-        ("seed = 3", "name: required, but not given"),
-        ("name='x'\nrecipes = []", "at least one recipe"),
-        ("name='x'\n[candidates]\nradius_min_m = 3.0", r"radius_max_m must be >= radius_min_m 3.0, got 1.1"),
-        ("name='x'\n[oracle]\nzfar_m = 0.0001", "zfar_m must be > znear_m 0.001"),
+        ("name = 'x'\nseed = = 3", ["TOML", "line 2"]),
+        ("seed = 3", ["name: required"]),
+        ("name='x'\nrecipes = []", ["recipe"]),
+        ("name='x'\n[candidates]\nradius_min_m = 3.0", ["radius_max_m", "radius_min_m", 3.0, 1.1]),
+        ("name='x'\n[oracle]\nzfar_m = 0.0001", ["zfar_m", "znear_m", 0.001]),
         (
             "name='x'\n[[recipes]]\nname='a'\npolicy='random'\n[[recipes]]\nname='a'\npolicy='random'",
-            "recipe names must be unique, got a",
+            ["recipe", "unique", "got a"],
         ),
     ],
 )
-def test_bad_files_are_refused(tmp_path, text, message):
-    with pytest.raises(ConfigError, match=message):
-        load_campaign(write(tmp_path, text))
+def test_bad_files_are_refused(tmp_path, text, names):
+    path = write(tmp_path, text)
+    with refused(ConfigError, path, *names):
+        load_campaign(path)
 
 
 def test_a_missing_file_names_the_shipped_campaigns(tmp_path):
-    with pytest.raises(ConfigError, match=r"no such campaign file.*\(demo\)"):
+    with refused(ConfigError, tmp_path / "none.toml", "demo"):
         load_campaign(tmp_path / "none.toml")
 
 
@@ -262,7 +267,7 @@ NUMBERS = [
 @pytest.mark.parametrize("value", ["true", "false", '"1"'])
 def test_true_false_and_text_are_no_numbers(tmp_path, key, table, value):
     heading = "" if table == "campaign" else f"[{table}]\n"
-    with pytest.raises(ConfigError, match=rf"{key}: input should be a valid (integer|number), got"):
+    with refused(ConfigError, f"{key}: ", "got", value.strip('"') if "1" in value else value.capitalize()):
         load_campaign(write(tmp_path, f"name = 'x'\n{heading}{key} = {value}"))
 
 
@@ -296,14 +301,14 @@ def test_no_number_of_any_configuration_can_be_true():
 @pytest.mark.parametrize("setting", ["horizon = 40000", "beam_width = 40000", "branch = 40000", "branch = [1, 40000]"])
 def test_what_a_store_cannot_hold_is_refused(tmp_path, setting):
     recipe = f"name = 'x'\n[[recipes]]\nname = 'a'\npolicy = 'random'\n{setting}"
-    with pytest.raises(ConfigError, match="less than or equal to 32767, got 40000"):
+    with refused(ConfigError, "recipes[0]", 32767, 40000):
         load_campaign(write(tmp_path, recipe))
     assert load_campaign(write(tmp_path, recipe.replace("40000", "3" if "branch" in setting else "32767")))
 
 
 def test_a_recipe_that_would_fill_the_memory_is_refused(tmp_path):
     recipe = "name = 'x'\n[[recipes]]\nname = 'a'\npolicy = 'random'\nbranch = 10\nhorizon = 10"
-    with pytest.raises(ConfigError, match=r"recipe a could grow to 10,000,000,000 chains a target, more than 100,000"):
+    with refused(ConfigError, "recipe a ", "10,000,000,000", "100,000"):
         load_campaign(write(tmp_path, recipe))
     assert load_campaign(write(tmp_path, f"{recipe}\nbeam_width = 100")).recipes[0].most_chains(60) == 1_000
 

@@ -1,4 +1,4 @@
-"""Every command that starts processes: they end with it however it ends, hand back their locks, and may be killed."""
+"""Commands that start processes: the children end with the command, free their locks, and may be killed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import pytest
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.files import is_locked
 from rollout_assets.sources.vin_store import VinOfflineStore
-from tests.collection.collect_processes import children_of, is_running, start, wait_for
-
-GONE_WITHIN_S = 15.0
-"""Far above the few seconds that it takes, and far below the minutes that the commands would go on."""
+from tests.collection.collect_processes import children_of, is_running, start
+from tests.support.refusals import assert_names
+from tests.support.waiting import PATIENCE_S, wait_until
 
 CAMPAIGN = """
 name = "long"
@@ -35,7 +34,7 @@ name = "greedy"
 policy = "oracle_greedy"
 horizon = 6
 """
-"""Every shard takes so long that no run of it ends before it is ended."""
+"""Every shard takes so long that a run ends only because a test ends it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def campaign(folder: Path, source: Path, *verb: str) -> Command:
         return any((folder / "long").glob("shards/*/_SUCCESS.json"))
 
     def then() -> None:
-        assert not finished(), "a worker went on after its parent had ended"
+        assert not finished(), "a worker continued after its parent had ended"
 
     arguments = (*verb, "-c", path, "--workers", 2)
     return Command(arguments, lambda: sum(map(is_locked, shard_locks())) == 2, shard_locks, then)
@@ -108,7 +107,7 @@ def workers_of(process: int) -> list[int]:
 
 
 def started(command: Command) -> tuple[subprocess.Popen[str], list[int]]:
-    """The running command, and its two workers once both are at work."""
+    """Start a command and return it with its two workers once both are at work."""
     process = start(*command.arguments)
 
     def both() -> list[int] | None:
@@ -116,7 +115,7 @@ def started(command: Command) -> tuple[subprocess.Popen[str], list[int]]:
         workers = workers_of(process.pid)
         return workers if len(workers) == 2 and command.is_at_work() else None
 
-    return process, wait_for(both, 120.0)
+    return process, wait_until(both, "two workers at work")
 
 
 @pytest.fixture(autouse=True)
@@ -124,43 +123,47 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
 
 
-def slow_if(slow: bool) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow] if slow else []
+QUICK = ((source_build, signal.SIGTERM), (campaign_run, signal.SIGKILL))
+"""One command for each ending in the default run."""
 
 
-FAST = (campaign_run, source_build)
+def marks_of(make: Callable[[Path, Path], Command], quick: bool) -> list[pytest.MarkDecorator]:
+    if quick:
+        return []
+    return [pytest.mark.ci if make in (campaign_run, source_build) else pytest.mark.slow]
+
 
 ENDINGS = [
-    pytest.param(make, ending, marks=slow_if(make not in FAST or (make is source_build and ending == signal.SIGTERM)))
+    pytest.param(make, ending, marks=marks_of(make, (make, ending) in QUICK))
     for make in COMMANDS
     for ending in (signal.SIGTERM, signal.SIGKILL)
 ]
 
 
 @pytest.mark.parametrize(("make", "ending"), ENDINGS)
-def test_children_end_with_their_command_and_hand_back_their_locks(
+def test_children_end_with_their_command_and_free_their_locks(
     make: Callable[[Path, Path], Command], ending: signal.Signals, store_copy: Path, tmp_path: Path
 ) -> None:
     command = make(tmp_path, store_copy)
     process, workers = started(command)
     children = children_of(process.pid)
     process.send_signal(ending)
-    wait_for(lambda: not any(map(is_running, [process.pid, *children])), GONE_WITHIN_S)
+    wait_until(lambda: not any(map(is_running, [process.pid, *children])), "the command and its children to end")
     assert process.communicate()[1] is None and process.returncode != 0 and set(workers) <= set(children)
     assert not any(map(is_locked, command.locks()))
     command.then()
 
 
-KILLED = [pytest.param(make, marks=slow_if(make not in FAST)) for make in COMMANDS if make is not collect]
+KILLED = [pytest.param(make, marks=marks_of(make, make is campaign_run)) for make in COMMANDS if make is not collect]
 
 
 @pytest.mark.parametrize("make", KILLED)
-def test_a_killed_worker_is_named_and_never_an_internal_error(
+def test_a_killed_worker_is_an_ordinary_error(
     make: Callable[[Path, Path], Command], store_copy: Path, tmp_path: Path
 ) -> None:
     process, workers = started(make(tmp_path, store_copy))
     for worker in workers:
         os.kill(worker, signal.SIGKILL)
-    told, _ = process.communicate(timeout=120)
+    told, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2 and "internal error" not in told and "Traceback" not in told
-    assert "its worker process was ended by signal 9 (Killed); run it again" in told
+    assert_names(told, "worker process", "signal 9")

@@ -8,6 +8,7 @@ from rollout_assets.config import CampaignConfig, data_home, load_campaign, read
 from rollout_assets.errors import ConfigError
 from rollout_assets.parsing import parse_toml
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
+from tests.support.refusals import refused
 
 FIRST = """
 name = "first"
@@ -69,7 +70,7 @@ def test_what_the_base_leaves_out_is_what_it_is_there(tmp_path: Path) -> None:
     assert load_campaign(tmp_path / "mine.toml").source.store_dir == data_home() / "demo" / "source"
 
 
-def test_hashes_and_recorded_text_are_those_of_the_merged_campaign(second: Path) -> None:
+def test_hashes_and_recorded_text_are_of_the_merged_campaign(second: Path) -> None:
     config = load_campaign(second)
     whole = second.with_name("whole.toml")
     whole.write_text(toml_text(config))
@@ -102,44 +103,40 @@ def test_settings_count_more_than_both_files(second: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "names"),
     [
-        ('"base/first.toml"', '"gone.toml"', r"second.toml: extends 'gone.toml': .*gone.toml: no such campaign file"),
-        ('"base/first.toml"', "3", r"extends must name a campaign file or a shipped campaign, got 3"),
-        (
-            '"base/first.toml"',
-            '"second.toml"',
-            r"leads back to the same file: second.toml -> second.toml;",
-        ),
-        ('name = "second"\n', "", r"second.toml: give a name of its own; first is that of the campaign it extends"),
-        ('shards.output_dir = "second"', "", r"give shards.output_dir of its own; .*base/first is that of first"),
-        ('"second"\noracle', '"base/../base/first"\noracle', r"give shards.output_dir of its own"),
-        ("oracle.width_px = 24", "oracle.width_px = 0", r"(?s)second.toml: 1 problem\n  - oracle.width_px: .*got 0"),
+        ('"base/first.toml"', '"gone.toml"', ["extends", "gone.toml"]),
+        ('"base/first.toml"', "3", ["extends", "got 3"]),
+        ('"base/first.toml"', '"second.toml"', ["second.toml -> second.toml"]),
+        ('name = "second"\n', "", ["name", "first"]),
+        ('shards.output_dir = "second"', "", ["shards.output_dir", "base/first", "first"]),
+        ('"second"\noracle', '"base/../base/first"\noracle', ["shards.output_dir"]),
+        ("oracle.width_px = 24", "oracle.width_px = 0", ["oracle.width_px", "got 0"]),
     ],
 )
-def test_what_cannot_be_is_one_clear_line(second: Path, old: str, new: str, message: str) -> None:
+def test_an_unusable_extension_is_refused(second: Path, old: str, new: str, names: list[str]) -> None:
     second.write_text(SECOND.replace(old, new))
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, "second.toml", *names):
         load_campaign(second)
 
 
 def test_a_cycle_of_two_files_is_named(second: Path) -> None:
     base = second.parent / "base" / "first.toml"
     base.write_text('extends = "../second.toml"\n' + FIRST)
-    with pytest.raises(ConfigError, match=r"second.toml -> first.toml -> second.toml; leave it out in one of them"):
+    with refused(ConfigError, "second.toml -> first.toml -> second.toml"):
         load_campaign(second)
-    with pytest.raises(ConfigError, match=r"first.toml -> second.toml -> first.toml"):
+    with refused(ConfigError, "first.toml -> second.toml -> first.toml"):
         load_campaign(base)
 
 
 def test_a_problem_of_the_base_names_the_base(second: Path) -> None:
     (second.parent / "base" / "first.toml").write_text(FIRST.replace("epochs = 4", "epoch = 4"))
-    with pytest.raises(ConfigError, match=r"first.toml: 1 problem\n  - training.epoch: unknown key; did you mean"):
+    with refused(ConfigError, "first.toml", "training.epoch", "epochs"):
         load_campaign(second)
 
 
 def test_an_evaluation_needs_a_training(second: Path) -> None:
     base = second.parent / "base" / "first.toml"
     base.write_text(FIRST.split("[training]")[0] + "[evaluation]\n")
-    with pytest.raises(ConfigError, match=r"\[evaluation\] evaluates the policy that \[training\] trains"):
+    with refused(ConfigError, "[evaluation]", "[training]"):
         load_campaign(base)

@@ -19,6 +19,7 @@ from rollout_assets.files import (
 )
 from rollout_assets.rollouts.zarr_store.chunks.files import HashingFiles
 from tests.full_disk import full_after
+from tests.support.refusals import refused
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def tree(tmp_path: Path) -> Path:
 def test_a_failed_writer_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("old")
-    with pytest.raises(ValueError, match="half way"), publishing(path) as scratch:
+    with refused(ValueError, "half way"), publishing(path) as scratch:
         scratch.write_text("new, but")
         raise ValueError("half way")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
@@ -67,12 +68,12 @@ def test_a_full_disk_is_named_with_the_path_and_leaves_nothing(
     tmp_path: Path, publish: Callable[[Path, bytes], None]
 ) -> None:
     path = tmp_path / "plan.jsonl"
-    with pytest.raises(OSError, match=r"plan\.jsonl") as caught, full_after(100):
+    with refused(OSError, filename=str(path)), full_after(100):
         publish(path, b"x" * 1_000)
-    assert caught.value.filename == str(path) and list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_about_reading_is_not_given_the_path_that_is_written(tmp_path: Path) -> None:
+def test_an_error_about_reading_does_not_get_the_written_path(tmp_path: Path) -> None:
     with pytest.raises(OSError) as caught, publishing(tmp_path / "out"):
         raise OSError(errno.EIO, "a read failed")
     assert caught.value.filename is None

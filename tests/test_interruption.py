@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
+
 PROGRAM = "import os, signal, sys; sys.argv = ['rollout-assets', 'source', 'build', sys.argv[1], '--workers', '1']\n"
 INTERRUPT = "os.kill(os.getpid(), signal.SIGINT)"
 MOMENTS = {
@@ -27,8 +29,8 @@ def load(verb):
 cli.load_verb = load
 """,
     "while it works": f"""
-import rollout_assets.commands.source as source
-source.build_synthetic_store = lambda *args, **options: {INTERRUPT}
+import rollout_assets.synthetic.store as store
+store.build_synthetic_store = lambda *args, **options: {INTERRUPT}
 """,
 }
 
@@ -37,17 +39,17 @@ source.build_synthetic_store = lambda *args, **options: {INTERRUPT}
 def test_an_interrupt_is_one_line_and_exit_code_130(moment, tmp_path):
     program = f"{PROGRAM}{MOMENTS[moment]}\nfrom rollout_assets.__main__ import main\nmain()"
     command = [sys.executable, "-c", program, str(tmp_path / "homes")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_program_whose_interrupts_are_ignored_goes_on(tmp_path):
+def test_a_program_that_ignores_interrupts_continues(tmp_path):
     """A shell lets programs in the background ignore Ctrl-C, which is for the one in front."""
     used = "import os, signal\nfrom rollout_assets.interruption import stop_at_once, when_interrupted\n"
     program = f"{used}with when_interrupted(stop_at_once): {INTERRUPT}"
     ignoring = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
-    ended = subprocess.run([sys.executable, "-c", program], preexec_fn=ignoring, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", program], preexec_fn=ignoring, timeout=PATIENCE_S)
     assert ended.returncode == 0
 
 

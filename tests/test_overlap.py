@@ -7,6 +7,8 @@ import threading
 import pytest
 
 from rollout_assets.overlap import Behind, Pausing, begin, made_ahead, without_pause
+from tests.support.refusals import refused
+from tests.support.waiting import PATIENCE_S
 
 
 def test_the_next_item_is_made_while_this_one_is_used() -> None:
@@ -20,7 +22,7 @@ def test_the_next_item_is_made_while_this_one_is_used() -> None:
     for item, made in made_ahead(make, range(3)):
         squares.append(made.result())
         if item < 2:
-            assert begun[item + 1].wait(10)
+            assert begun[item + 1].wait(PATIENCE_S)
     assert squares == [0, 1, 4]
 
 
@@ -56,7 +58,7 @@ def test_an_error_behind_comes_to_the_front_and_stops_the_work() -> None:
             raise OSError("no space left")
         done.append(item)
 
-    with pytest.raises(OSError, match="no space left"), Behind(work, waiting=1) as do:
+    with refused(OSError, "no space left"), Behind(work, waiting=1) as do:
         for item in range(10):
             do(item)
     assert done == [0, 1]

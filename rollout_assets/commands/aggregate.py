@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from rollout_assets.collection.aggregation import aggregate_rollouts
-from rollout_assets.collection.configs import RolloutAggregationConfig
 from rollout_assets.commands.terminal import AsJson, green, print_json, print_table, progress_bars, say
 
 COUNTS = ("tasks", "expected", "done", "refused", "no_view", "failed", "missing")
@@ -33,6 +31,9 @@ def aggregate(
     Files that a collection writes beside its results are left out, and nothing that was collected is overwritten. A
     line that is malformed, or a rollout that comes twice, is an error with file and line.
     """
+    from rollout_assets.collection.aggregation import aggregate_rollouts
+    from rollout_assets.collection.configs import RolloutAggregationConfig
+
     config = RolloutAggregationConfig(
         input_glob=inputs,
         output_jsonl_fpath=output,

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from rollout_assets.benchmarks.oracle_results import FULL, QUICK
-from rollout_assets.benchmarks.results import render, to_json
-from rollout_assets.commands.demo import build_source
+from rollout_assets.commands.opened_store import refuse_missing_source, refuse_missing_store
 from rollout_assets.commands.terminal import AsJson, CampaignOption, out, print_json, progress_bars
-from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
+from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
+from rollout_assets.errors import ConfigError
 
 app = typer.Typer(help="Measure speed and exactness on this machine.", no_args_is_help=True)
 
@@ -25,6 +24,8 @@ def oracle(
     as_json: AsJson = False,
 ) -> None:
     """The oracle's kernels against brute force: speed, growth and exactness."""
+    from rollout_assets.benchmarks.oracle_results import FULL, QUICK
+
     _run("oracle.run_oracle_benchmark", as_json, sizes=QUICK if quick else FULL, device=device, seed=seed)
 
 
@@ -44,7 +45,7 @@ def rollouts(
     as_json: AsJson = False,
 ) -> None:
     """Seconds per target of a campaign's source, and where they go."""
-    _run("rollouts.benchmark_rollouts", as_json, config=load_campaign(campaign), rows=rows)
+    _run("rollouts.benchmark_rollouts", as_json, config=_with_source(campaign), rows=rows)
 
 
 @app.command()
@@ -77,6 +78,9 @@ def learning(
     """Training batches with observations: first epoch, later epochs and workers, beside plain NumPy."""
     if (rollouts is None) != (source is None):
         raise typer.BadParameter("--store and --source belong together; give both or neither")
+    if rollouts is not None and source is not None:
+        refuse_missing_store(rollouts)
+        refuse_missing_source(source)
     _run("observations.benchmark_learning", as_json, store=rollouts, source=source, states=states)
 
 
@@ -132,6 +136,8 @@ def dagster(
     if not demo:
         _run("instance.dagster.measure_dagster_overhead", as_json, shards=shards)
         return
+    from rollout_assets.commands.demo import build_source
+
     config = load_campaign(DEMO_CAMPAIGN)
     with progress_bars() as progress:
         build_source(config, progress)
@@ -147,6 +153,8 @@ def cluster(
     as_json: AsJson = False,
 ) -> None:
     """Shards a minute through Dagster on one and on two slots of Ray on this machine, and what the engine takes."""
+    if not template.is_file():
+        raise ConfigError(f"{template}: not the template infra/cluster/ray/dagster.yaml of a checkout")
     _run("cluster.benchmark_cluster", as_json, template=template, shards=shards)
 
 
@@ -179,6 +187,8 @@ def collection(
     as_json: AsJson = False,
 ) -> None:
     """Rollouts of a server beside the same rollouts in this process, eight in flight."""
+    if campaign is not None:
+        load_campaign(campaign)
     _run("collection.benchmark_collection", as_json, campaign=campaign, rows=rows)
 
 
@@ -200,6 +210,10 @@ def policies(
     as_json: AsJson = False,
 ) -> None:
     """Policies on the same stored states: at random, simple ones, boosted trees on 22 features, and checkpoints."""
+    for place in (store, *(() if held_out is None else (held_out,))):
+        refuse_missing_store(place)
+    for place in source:
+        refuse_missing_source(place)
     places = {
         "store": store,
         "sources": source,
@@ -218,7 +232,14 @@ def environment(
     as_json: AsJson = False,
 ) -> None:
     """Views a second of the Gymnasium vector environment beside the engine's, over the same roots."""
-    _run("environment.benchmark_environment", as_json, config=load_campaign(campaign), rows=rows, members=members)
+    _run("environment.benchmark_environment", as_json, config=_with_source(campaign), rows=rows, members=members)
+
+
+def _with_source(campaign: str) -> CampaignConfig:
+    """The campaign, if its source is there."""
+    config = load_campaign(campaign)
+    refuse_missing_source(config.source.store_dir)
+    return config
 
 
 def _run(benchmark: str, as_json: bool, **options: Any) -> None:
@@ -226,6 +247,8 @@ def _run(benchmark: str, as_json: bool, **options: Any) -> None:
 
     Its module is loaded only now, because each needs other heavy packages: torch, Dagster or a server.
     """
+    from rollout_assets.benchmarks.results import render, to_json
+
     module, _, function = benchmark.rpartition(".")
     measure = getattr(import_module(f"rollout_assets.benchmarks.{module}"), function)
     with progress_bars() as progress:

@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
-from itertools import chain, islice
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
-from rich.console import Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from rollout_assets.campaigns.array import TASK_ID, ArrayShare
-from rollout_assets.campaigns.forecast import forecast_campaign
-from rollout_assets.campaigns.leakage import BY_SCENE, leaking_scenes
-from rollout_assets.campaigns.plan import open_source, write_rollout_shard_manifest_from_config
-from rollout_assets.campaigns.promotion import PromotionResult, promote_rollout_campaign
-from rollout_assets.campaigns.run import DONE, CampaignRunResult, Outcome, run_campaign
-from rollout_assets.campaigns.status import (
-    RolloutShardCampaignStatus,
-    RolloutShardStatus,
-    ShardState,
-    summarize_rollout_shard_campaign,
-)
-from rollout_assets.campaigns.versions import rollback_promotion, unpin_promotion
+from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.commands import terminal
 from rollout_assets.commands.housekeeping.catalog import tell_catalog
 from rollout_assets.commands.housekeeping.clean import clean
+from rollout_assets.commands.housekeeping.shard_status import NO_RECORD, show_status, watch_status, without_records
+from rollout_assets.commands.opened_store import refuse_missing_source
 from rollout_assets.commands.settings import CampaignSettings, read_settings
 from rollout_assets.commands.terminal import (
     AsJson,
     CampaignOption,
-    coloured,
     exit_unless,
     green,
-    line,
     print_json,
     progress_bars,
     red,
@@ -48,28 +30,20 @@ from rollout_assets.commands.terminal import (
     yellow,
 )
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
-from rollout_assets.errors import ConfigError, SourceError, counted
-from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
-from rollout_assets.sources.scene_splits import scene_splits
+from rollout_assets.errors import CampaignError, ConfigError, SourceError, counted
+
+if TYPE_CHECKING:
+    from rollout_assets.campaigns.array import ArrayShare
+    from rollout_assets.campaigns.promotion import PromotionResult
+    from rollout_assets.campaigns.run import CampaignRunResult
 
 app = typer.Typer(help="Plan, run, watch and promote the rollout shards of a campaign.", no_args_is_help=True)
 
-NO_RECORD = "the campaign gave no record at all: every source row was skipped; change what the reasons name"
 SHOWN_TARGETS = 3
 """Explicit targets that a message lists; the result in JSON has all of them."""
 
 SHOWN_SCENES = 3
 """Scenes that a message lists; the result in JSON has all of them."""
-
-SHOWN_SHARDS = 200
-"""Shards that the table of ``status`` lists all; one of 100,000 rows takes a minute to lay out and nobody reads it."""
-
-SHOWN_OF_MORE = 50
-"""Shards that the table lists of a campaign with more of them."""
-
-_BY_URGENCY: tuple[ShardState, ...] = ("failed", "incomplete", "running", "missing", "succeeded")
-
-_COLOURS = {"succeeded": "green", "running": "cyan", "failed": "red", "incomplete": "yellow", "missing": "dim"}
 
 
 @app.command()
@@ -83,6 +57,12 @@ def plan(
 ) -> None:
     """Divide source rows into shards and say what they will take. Planned shards never change, new rows are added."""
     config = load_campaign(campaign, read_settings(settings))
+    refuse_missing_source(config.source.store_dir)
+    from rollout_assets.campaigns.forecast import forecast_campaign
+    from rollout_assets.campaigns.leakage import BY_SCENE, leaking_scenes
+    from rollout_assets.campaigns.plan import open_source, write_rollout_shard_manifest_from_config
+    from rollout_assets.sources.scene_splits import scene_splits
+
     source = open_source(config)
     planned = write_rollout_shard_manifest_from_config(config, store=source, anew=anew)
     forecast = forecast_campaign(config, planned, source)
@@ -149,7 +129,11 @@ def run(
 ) -> None:
     """Build every shard that is not finished and current; exit code 2 if one is left. It may be stopped at any time."""
     config = load_campaign(campaign, read_settings(settings))
+    refuse_missing_source(config.source.store_dir)
     share = _share(array, shard, then_promote)
+    from rollout_assets.campaigns.run import run_campaign
+    from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
+
     try:
         with progress_bars() as progress:
             result = run_campaign(
@@ -173,6 +157,8 @@ def _share(array: str | None, shards: Sequence[str] | None, then_promote: bool) 
     """Which task of an array this is, by the option or else by Slurm; None if all shards are meant, or named ones."""
     if array is not None and shards:
         raise ConfigError("--array and --shard both choose shards; give one of them")
+    from rollout_assets.campaigns.array import TASK_ID, ArrayShare
+
     share = ArrayShare.parse(array) if array is not None else None if shards else ArrayShare.of_slurm(os.environ)
     if share is None or share.count == 1:
         return None
@@ -201,15 +187,19 @@ def status(
     """
     config = load_campaign(campaign, read_settings(settings))
     if watch and not as_json:
-        _watch(config)
+        watch_status(config)
         return
+    _refuse_unplanned(config)
+    from rollout_assets.campaigns.plan import open_source
+    from rollout_assets.campaigns.status import summarize_rollout_shard_campaign
+
     try:
         source = open_source(config)
     except SourceError as error:
         source = None
         warn(yellow("warning:"), f" not compared with the source: {error}")
     summary = summarize_rollout_shard_campaign(config, source=source, deep=deep)
-    show(summary, as_json, _show_status)
+    show(summary, as_json, show_status)
     exit_unless(summary.complete and not summary.barren and not summary.damaged_versions)
 
 
@@ -231,6 +221,10 @@ def promote(
     `campaign unpin` was called.
     """
     config = load_campaign(campaign, read_settings(settings))
+    _refuse_unplanned(config)
+    from rollout_assets.campaigns.promotion import promote_rollout_campaign
+    from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
+
     with progress_bars() as progress:
         result = promote_rollout_campaign(
             config,
@@ -247,6 +241,13 @@ def promote(
         _show_promotion(result)
 
 
+def _refuse_unplanned(config: CampaignConfig) -> None:
+    """Refuse a campaign whose folder does not exist, before its shards' packages are imported."""
+    layout = CampaignLayout.of(config)
+    if layout.url is None and not layout.root.exists():
+        raise CampaignError(f"{layout.plan}: no plan yet; 'rollout-assets campaign plan' makes one")
+
+
 @app.command()
 def rollback(
     campaign: CampaignOption = DEMO_CAMPAIGN,
@@ -254,7 +255,10 @@ def rollback(
     as_json: AsJson = False,
 ) -> None:
     """Let readers have an earlier promoted version again, until `campaign unpin`. Nothing is removed."""
-    version = rollback_promotion(load_campaign(campaign), to)
+    config = load_campaign(campaign)
+    from rollout_assets.campaigns.versions import rollback_promotion
+
+    version = rollback_promotion(config, to)
     tell_catalog(campaign)
     if as_json:
         print_json({"version": version.name, "path": version.path})
@@ -266,7 +270,10 @@ def rollback(
 @app.command()
 def unpin(campaign: CampaignOption = DEMO_CAMPAIGN, as_json: AsJson = False) -> None:
     """Lift the pin of a rollback: the next promotion lets readers have the newest version again."""
-    pin = unpin_promotion(load_campaign(campaign))
+    config = load_campaign(campaign)
+    from rollout_assets.campaigns.versions import unpin_promotion
+
+    pin = unpin_promotion(config)
     tell_catalog(campaign)
     if as_json:
         print_json({"unpinned": None if pin is None else pin.version})
@@ -281,6 +288,8 @@ app.command()(clean)
 
 def _show_run(result: CampaignRunResult) -> None:
     """Print what became of the shards of a run: what was set aside, what failed, and the sum."""
+    from rollout_assets.campaigns.run import DONE, Outcome
+
     for shard in result.shards:
         for moved in shard.set_aside:
             say(yellow("set aside"), f" {moved.name}: {moved.reason}; now at {moved.path}")
@@ -299,7 +308,7 @@ def _show_run(result: CampaignRunResult) -> None:
     if result.barren:
         say(red(NO_RECORD))
     elif without:
-        say(_without_records(without, len(without)))
+        say(without_records(without, len(without)))
 
 
 def _show_promotion(result: PromotionResult) -> None:
@@ -318,80 +327,6 @@ def _show_promotion(result: PromotionResult) -> None:
         ("split", "made", "shards", "new", "seconds"),
         [(child.split, child.how, child.shards, child.new_shards, child.seconds) for child in result.splits],
     )
-
-
-def _watch(config: CampaignConfig, every_s: float = 1.0) -> None:
-    try:
-        with Live(console=terminal.out, refresh_per_second=4) as live:
-            while True:
-                summary = summarize_rollout_shard_campaign(config)
-                live.update(Group(_status_table(summary), _status_line(summary)))
-                if summary.complete:
-                    return
-                time.sleep(every_s)
-    except KeyboardInterrupt:
-        return
-
-
-def _show_status(summary: RolloutShardCampaignStatus) -> None:
-    terminal.out.print(_status_table(summary))
-    say(_status_line(summary))
-
-
-def _shown_shards(summary: RolloutShardCampaignStatus) -> Sequence[RolloutShardStatus]:
-    """All shards, or the first of those that somebody may have to act on, and then of the others."""
-    if len(summary.shards) <= SHOWN_SHARDS:
-        return summary.shards
-    by_state = (summary.of(state) for state in _BY_URGENCY)
-    return tuple(islice(chain.from_iterable(by_state), SHOWN_OF_MORE))
-
-
-def _status_table(summary: RolloutShardCampaignStatus) -> Table:
-    rows = [
-        (
-            shard.shard_id,
-            shard.split,
-            shard.rows,
-            coloured(_COLOURS[shard.state], shard.state),
-            shard.records,
-            None if shard.store_bytes is None else shard.store_bytes / 1e6,
-            shard.seconds,
-            shard.reason,
-            shard.hint,
-        )
-        for shard in _shown_shards(summary)
-    ]
-    columns = ("shard", "split", "rows", "state", "records", "MB", "seconds", "reason", "to go on")
-    return terminal.make_table(f"{summary.campaign}: {summary.output_dir}", columns, rows)
-
-
-def _status_line(summary: RolloutShardCampaignStatus) -> Text:
-    counts = ", ".join(f"{count} {state}" for state, count in summary.counts().items() if count)
-    lines = [line(f"{len(summary.shards):,} shards: {counts}")]
-    if len(summary.shards) > SHOWN_SHARDS:
-        lines.append(line(f"shown are {SHOWN_OF_MORE}, those that need somebody first; --json has all of them"))
-    without = summary.shards.without_records()
-    if summary.barren:
-        lines.append(red(NO_RECORD))
-    elif without:
-        lines.append(_without_records([shard.shard_id for shard in without[: SHOWN_SHARDS + 1]], len(without)))
-    if summary.unplanned_rows:
-        new = summary.unplanned_rows
-        unplanned = yellow(f"{counted(len(new), 'source row')} {'is' if len(new) == 1 else 'are'} in no shard yet")
-        lines.append(line(unplanned, f", from {new[0]} on: campaign plan"))
-    for version in summary.damaged_versions:
-        lines += [line(red("damaged"), f": {problem}: {version.hint}") for problem in version.problems]
-    if summary.pin is not None:
-        lines.append(line(yellow("pinned"), f": {summary.pin.holds}: campaign unpin lifts it"))
-    elif summary.behind and summary.complete:
-        lines.append(line(yellow("not all is promoted"), f": {summary.behind}: campaign promote"))
-    return Text("\n").join(lines)
-
-
-def _without_records(shard_ids: Sequence[str], count: int) -> Text:
-    """How many shards have no record, and the first of them."""
-    listed = ", ".join(shard_ids[:SHOWN_SHARDS]) + (" …" if shard_ids[SHOWN_SHARDS:] else "")
-    return line(yellow(f"{counted(count, 'shard')} without a record"), f": {listed}")
 
 
 def _say_absent(target_ids: Sequence[str], where: str) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from rollout_assets.cluster.check import THINGS, ClusterCheck, check_cluster
-from rollout_assets.cluster.node import NodeReport
 from rollout_assets.commands.terminal import AsJson, CampaignOption, green, print_table, red, say, show
-from rollout_assets.config import DEMO_CAMPAIGN
+from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
 from rollout_assets.errors import counted
+
+if TYPE_CHECKING:
+    from rollout_assets.cluster.check import ClusterCheck
+    from rollout_assets.cluster.node import NodeReport
 
 app = typer.Typer(help="See whether a cluster is ready for a campaign.", no_args_is_help=True)
 
@@ -35,6 +38,9 @@ def check(campaign: CampaignOption = DEMO_CAMPAIGN, as_json: AsJson = False) -> 
     the command `dagster`, reach the database, and agree with its clock. Nodes are those of the Ray cluster that the
     instance in `DAGSTER_HOME` launches runs on; without one, this machine is asked alone.
     """
+    load_campaign(campaign)
+    from rollout_assets.cluster.check import check_cluster
+
     home = os.environ.get("DAGSTER_HOME")
     result = check_cluster(campaign, Path(home) if home else None)
     show(result, as_json, _show)
@@ -43,6 +49,8 @@ def check(campaign: CampaignOption = DEMO_CAMPAIGN, as_json: AsJson = False) -> 
 
 
 def _show(result: ClusterCheck) -> None:
+    from rollout_assets.cluster.check import THINGS
+
     rows = [(report.node, *(_cell(report, thing) for thing in THINGS)) for report in result.reports]
     print_table(f"{result.campaign}: runs go to {_where(result)}", ("node", *THINGS), rows)
     for problem in result.problems:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rollout_assets.collection.campaign_inputs import CampaignInputs, PreparedInputs
-from rollout_assets.collection.configs import CollectCommandConfig, read_collection_file
-from rollout_assets.collection.coverage import INTERRUPTED, CollectionReport
-from rollout_assets.collection.e2e import collect_from_command
 from rollout_assets.commands.aggregate import show_metrics
+from rollout_assets.commands.opened_store import refuse_missing_source
 from rollout_assets.commands.settings import key_or_index, read_settings
 from rollout_assets.commands.terminal import AsJson, green, print_json, progress_bars, red, say, show, warn, yellow
 from rollout_assets.config import load_campaign, merge_tables
 from rollout_assets.errors import ConfigError
 from rollout_assets.files import file_lock
+from rollout_assets.interruption import INTERRUPTED
+
+if TYPE_CHECKING:
+    from rollout_assets.collection.campaign_inputs import PreparedInputs
+    from rollout_assets.collection.coverage import CollectionReport
 
 Split = Literal["train", "val", "validation", "benchmark"]
 
@@ -98,7 +100,14 @@ def collect(
         return
     if "output_jsonl_fpath" not in values:
         raise ConfigError("--out is missing: where the results go")
+    from rollout_assets.collection.configs import CollectCommandConfig
+
     config = CollectCommandConfig(**values)
+    campaign_config = None if config.campaign is None else load_campaign(config.campaign)
+    if campaign_config is not None and config.input_jsonl_fpath is None:
+        refuse_missing_source(campaign_config.source.store_dir)
+    from rollout_assets.collection.e2e import collect_from_command
+
     try:
         with progress_bars() as progress:
             report = collect_from_command(config, progress)
@@ -118,6 +127,8 @@ def _values(file: Path | None, settings: list[str]) -> dict[str, Any]:
     if file is None:
         values: dict[str, Any] = {}
     elif file.suffix == ".toml":
+        from rollout_assets.collection.configs import read_collection_file
+
         values = read_collection_file(file)
     else:
         values = {"input_jsonl_fpath": file}
@@ -144,11 +155,17 @@ def _repeats(text: str) -> int | dict[str, int]:
 
 def _write_requests(path: Path, values: dict[str, Any], as_json: bool) -> None:
     """Only write the requests of a campaign's split."""
+    from rollout_assets.collection.configs import CollectCommandConfig
+
     config = CollectCommandConfig(**{"output_jsonl_fpath": path, **values})
     if config.campaign is None or config.input_jsonl_fpath is not None:
         raise ConfigError("--write-requests takes a campaign's requests; give it with --campaign, and no other file")
+    campaign = load_campaign(config.campaign)
+    refuse_missing_source(campaign.source.store_dir)
+    from rollout_assets.collection.campaign_inputs import CampaignInputs
+
     with file_lock(config.lock_fpath, str(path)), progress_bars() as progress:
-        inputs = CampaignInputs(load_campaign(config.campaign), config.split, path)
+        inputs = CampaignInputs(campaign, config.split, path)
         prepared = inputs.write(reuse=config.reuse_existing_data_preparation, progress=progress)
     show(prepared, as_json, lambda prepared: say(green(path), f": {_prepared_line(prepared)}"))
 

@@ -10,13 +10,9 @@ from typing import Annotated
 import typer
 
 from rollout_assets.commands.demo import build_source
-from rollout_assets.commands.headless import Workers, run_headless, show_headless
+from rollout_assets.commands.headless import Workers, require_dagster, run_headless, show_headless
 from rollout_assets.commands.terminal import AsJson, CampaignOption, exit_unless, progress_bars, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, data_home, load_campaign
-from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
-from rollout_assets.defs.home import prepare_home
-from rollout_assets.defs.junit import write_junit
-from rollout_assets.defs.keys import CampaignKeys
 
 LOOPBACK = "127.0.0.1"
 """The UI has no login, so it must not be reachable from other machines."""
@@ -30,6 +26,12 @@ def ui(
     port: Annotated[int, typer.Option(help="Port of the UI on this machine.")] = 3000,
 ) -> None:
     """Start the Dagster UI and its daemon on this machine only, and open http://127.0.0.1:3000 yourself."""
+    for name in campaign or ():
+        load_campaign(name)
+    from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
+    from rollout_assets.defs.home import prepare_home
+    from rollout_assets.defs.keys import CampaignKeys
+
     home = prepare_home(data_home())
     named = [CampaignKeys.of(name).campaign for name in campaign or ()]
     environment = os.environ | {"DAGSTER_HOME": str(home), CAMPAIGNS_VARIABLE: os.pathsep.join(named)}
@@ -46,11 +48,14 @@ def ci(
 ) -> None:
     """Plan, build, check and promote a campaign through Dagster; exit code 2 if an error-level check fails."""
     config = load_campaign(campaign)
+    require_dagster()
     if campaign == DEMO_CAMPAIGN:
         with progress_bars() as progress:
             build_source(config, progress)
     result = run_headless(campaign, workers)
     if junit is not None:
+        from rollout_assets.defs.junit import write_junit
+
         write_junit(result, junit)
     show(result, as_json, show_headless)
     exit_unless(result.ok)

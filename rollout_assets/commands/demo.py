@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from rollout_assets.campaigns.check_names import READINESS, SUSPICIOUS_ROWS, VALID_FANOUT
-from rollout_assets.campaigns.funnel import FunnelStage, campaign_funnel
 from rollout_assets.campaigns.layout import CampaignLayout
-from rollout_assets.campaigns.plan import open_source
-from rollout_assets.campaigns.versions import current_version
-from rollout_assets.commands.headless import Workers, run_headless, show_headless
+from rollout_assets.commands.headless import Workers, require_dagster, run_headless, show_headless
 from rollout_assets.commands.source import show_store
 from rollout_assets.commands.terminal import (
     AsJson,
@@ -24,11 +28,12 @@ from rollout_assets.commands.terminal import (
     say,
 )
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
-from rollout_assets.defs.headless import HeadlessResult
-from rollout_assets.errors import ConfigError
+from rollout_assets.errors import ConfigError, counted
 from rollout_assets.progress import ProgressSink
 from rollout_assets.synthetic.config import SyntheticConfig
-from rollout_assets.synthetic.store import build_synthetic_store
+
+if TYPE_CHECKING:
+    from rollout_assets.campaigns.funnel import FunnelStage
 
 DEMO_SCENES = 8
 DEMO_SNIPPETS = 2
@@ -40,18 +45,33 @@ NORMAL_WARNINGS = {
 }
 """Checks that warn in the demo, and why that is nothing to act on there."""
 
+PROGRAM = "rollout-assets"
+NEXT_WIDTH = 90
+"""Columns of a command among the last lines."""
+
 
 def demo(
     campaign: CampaignOption = DEMO_CAMPAIGN,
     workers: Workers = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Remove the demo's source, shards and stores, and start over.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Go all the way through Dagster: synthetic homes, shards with their checks, one promoted store per split.
 
-    What is there already is kept and checked; run it again after an interruption and it goes on.
+    Existing results are checked and kept: run it again after an interruption and it continues, and with nothing new it
+    ends in seconds.
     """
     began = time.monotonic()
     config = load_campaign(campaign)
+    require_dagster()
+    from rollout_assets.campaigns.funnel import campaign_funnel
+    from rollout_assets.campaigns.plan import open_source
+    from rollout_assets.campaigns.versions import current_version
+
+    if fresh:
+        remove_demo(campaign, config)
     with progress_bars() as progress:
         made = build_source(config, progress)
     if not as_json:
@@ -60,7 +80,7 @@ def demo(
         show_store(open_source(config))
     result = run_headless(campaign, workers)
     if not as_json or not result.ok:
-        show_headless(result)
+        show_headless(result, NORMAL_WARNINGS if campaign == DEMO_CAMPAIGN else {})
     exit_unless(result.ok)
     version = current_version(config)
     funnel = campaign_funnel(config)
@@ -72,18 +92,37 @@ def demo(
         print_json(facts | {"runs": result.runs, "funnel": funnel, "seconds": seconds})
         return
     show_funnel(funnel)
-    if campaign == DEMO_CAMPAIGN:
-        _explain_warnings(result)
+    counts = {stage.name: stage.count for stage in funnel}
+    say(green("done"), f" in {seconds:.0f} s")
+    say(f"  source   {config.source.store_dir}  {counted(counts['rows'], 'row')}")
+    held = f"{counts['rollouts']:,} rollouts, {counts['candidates']:,} views, deeply valid"
+    say(f"  store    {layout.promoted} -> {version.name}  {held}")
     for report in reports:
-        say(f"report: {report}")
-    say(f"{layout.promoted} -> {version.name}: ", green("deeply valid"), f"; {seconds:.0f} s in all")
+        say(f"  report   {report}")
+    say("next")
+    for command, purpose in _next_steps(layout, campaign):
+        say(f"  {command:<{NEXT_WIDTH}}  {purpose}")
 
 
-def _explain_warnings(result: HeadlessResult) -> None:
-    """Say which of the warnings above are normal in the demo, and why."""
-    warned = {check.check for run in result.runs for check in run.failed_checks("WARN")}
-    for check in sorted(warned & NORMAL_WARNINGS.keys()):
-        say(f"the warning {check} is normal in the demo: {NORMAL_WARNINGS[check]}")
+def _next_steps(layout: CampaignLayout, campaign: str) -> Iterator[tuple[str, str]]:
+    """Commands to try after the demo, as they can be typed in this shell, and what each shows."""
+    program = PROGRAM if shutil.which(PROGRAM) else os.path.relpath(sys.argv[0])
+    store = shlex.quote(os.path.relpath(layout.promoted / "train"))
+    chosen = "" if campaign == DEMO_CAMPAIGN else f" -c {shlex.quote(campaign)}"
+    yield f"{program} ui{chosen}", "every asset, run and check in the browser"
+    yield f"{program} inspect tree {store}", "what each recipe selected at each step"
+    yield f"{program} train -c {shlex.quote(campaign)} -o policy", "train a policy on the store"
+
+
+def remove_demo(campaign: str, config: CampaignConfig) -> None:
+    """Remove the source and the output of the shipped demo; any other campaign is refused."""
+    if campaign != DEMO_CAMPAIGN:
+        raise ConfigError(
+            f"--fresh removes data, so it only takes the shipped campaign {DEMO_CAMPAIGN}, got {campaign}"
+        )
+    for folder in (config.source.store_dir, config.shards.output_dir):
+        if isinstance(folder, Path) and folder.is_dir():
+            shutil.rmtree(folder)
 
 
 def show_funnel(funnel: Sequence[FunnelStage]) -> None:
@@ -103,6 +142,8 @@ def build_source(config: CampaignConfig, progress: ProgressSink) -> bool:
         raise ConfigError(f"{folder}: the demo builds its source in a folder; a URL is for a campaign of your own")
     if (folder / "manifest.json").exists():
         return False
+    from rollout_assets.synthetic.store import build_synthetic_store
+
     synthetic = SyntheticConfig(scenes=DEMO_SCENES, snippets_per_scene=DEMO_SNIPPETS, seed=config.seed)
     build_synthetic_store(folder, synthetic, progress)
     return True

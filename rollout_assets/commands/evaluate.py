@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rollout_assets.commands.opened_store import refuse_missing_source
 from rollout_assets.commands.settings import read_settings
 from rollout_assets.commands.terminal import (
     AsJson,
@@ -23,14 +24,12 @@ from rollout_assets.commands.terminal import (
 )
 from rollout_assets.config import CampaignConfig, Split, load_campaign, merge_tables
 from rollout_assets.errors import ConfigError, counted
-from rollout_assets.evaluation.bootstrap import LEAST_SCENES
 from rollout_assets.evaluation.config import EvaluationConfig, read_evaluation_file
-from rollout_assets.evaluation.result import PolicyEvaluation, PolicyVerdict
-from rollout_assets.evaluation.roster import RANDOM
-from rollout_assets.evaluation.run import evaluate_policies
-from rollout_assets.evaluation.tables import spread_texts
+from rollout_assets.evaluation.roster import RANDOM, roster
 from rollout_assets.interruption import INTERRUPTED
-from rollout_assets.rounds.evaluation import campaign_evaluation
+
+if TYPE_CHECKING:
+    from rollout_assets.evaluation.result import PolicyEvaluation, PolicyVerdict
 
 
 def evaluate(
@@ -97,7 +96,17 @@ def evaluate(
     }
     values |= {name: value for name, value in overrides.items() if value is not None}
     asking = _asking_campaign(values)
-    config = EvaluationConfig(**_required(values)) if asking is None else campaign_evaluation(asking)
+    if asking is None:
+        config = EvaluationConfig(**_required(values))
+        base = load_campaign(config.campaign, config.campaign_settings)
+        roster(config)
+        refuse_missing_source(base.source.store_dir)
+    else:
+        from rollout_assets.rounds.evaluation import campaign_evaluation
+
+        config = campaign_evaluation(asking)
+    from rollout_assets.evaluation.run import evaluate_policies
+
     try:
         with progress_bars() as progress:
             evaluation = evaluate_policies(config, progress, base=asking)
@@ -128,6 +137,8 @@ def _required(values: dict[str, Any]) -> dict[str, Any]:
 
 def show_evaluation(evaluation: PolicyEvaluation) -> None:
     """Print the table of policies, the verdicts, and where the page is."""
+    from rollout_assets.evaluation.bootstrap import LEAST_SCENES
+
     facts = evaluation.facts
     rows = [
         (
@@ -164,6 +175,8 @@ def show_evaluation(evaluation: PolicyEvaluation) -> None:
 
 
 def _spread(row: Mapping[str, Any], name: str, *, percent: bool = False) -> str:
+    from rollout_assets.evaluation.tables import spread_texts
+
     value, interval = spread_texts(row, name, percent=percent)
     return f"{value} ({interval})" if interval else value
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rollout_assets import rollouts
 from rollout_assets.commands.frames import show_frame, show_records
 from rollout_assets.commands.terminal import exit_unless, green, print_json, print_table, red, say
+
+if TYPE_CHECKING:
+    from rollout_assets import rollouts
 
 
 def show_explanation(explanation: rollouts.Explanation) -> None:

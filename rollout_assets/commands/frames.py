@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import polars as pl
 import typer
 
 from rollout_assets.commands.terminal import print_table
 from rollout_assets.errors import ConfigError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, all columns, instead of a table.")]
 
@@ -102,6 +104,8 @@ def plain(value: Any) -> Any:
 
 def _flat(frame: pl.DataFrame) -> pl.DataFrame:
     """Columns of vectors as JSON text, because CSV has no place for them."""
+    import polars as pl
+
     nested = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Array | pl.List)]
     texts = [pl.Series(name, [json.dumps(plain(list(v))) for v in frame[name].to_list()], pl.String) for name in nested]
     return frame.with_columns(texts)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
-import polars as pl
 import typer
 from pydantic import ValidationError
 
 from rollout_assets import rollouts
 from rollout_assets.commands.explained import show_explanation, show_replays
 from rollout_assets.commands.frames import AsCsv, show_frame
-from rollout_assets.commands.opened_store import Campaign, Rollout, Split, Store, open_store, required_campaign
+from rollout_assets.commands.opened_store import (
+    Campaign,
+    Rollout,
+    Split,
+    Store,
+    open_store,
+    refuse_missing_store,
+    required_campaign,
+)
 from rollout_assets.commands.settings import read_setting
 from rollout_assets.commands.terminal import (
     AsJson,
@@ -26,12 +33,10 @@ from rollout_assets.commands.terminal import (
     say,
     show,
 )
-from rollout_assets.config import RolloutSuspiciousQueryConfig, load_campaign
+from rollout_assets.config import RolloutSuspiciousQueryConfig, SuspiciousKind, load_campaign
 from rollout_assets.config.problems import problems_text
-from rollout_assets.errors import ConfigError, counted
-from rollout_assets.inspection.objectives import RECIPE_PARAMETERS
-from rollout_assets.inspection.suspicious import KINDS, recorded_thresholds
-from rollout_assets.parsing import refuse_long_pattern
+from rollout_assets.errors import ConfigError, StoreError, counted
+from rollout_assets.parsing import expand_path, refuse_long_pattern
 
 app = typer.Typer(
     help="See what is in a rollout store, what was lost on the way, and what looks wrong.", no_args_is_help=True
@@ -76,7 +81,8 @@ def inventory(
 @app.command()
 def waterfall(store: Store, split: Split = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """From the full shell to what was selected: how many views are left after each stage."""
-    show_frame("validity waterfall", rollouts.validity_waterfall_rows(open_store(store, split)), None, as_json, as_csv)
+    reader = open_store(store, split)
+    show_frame("validity waterfall", rollouts.validity_waterfall_rows(reader), None, as_json, as_csv)
 
 
 @app.command()
@@ -102,7 +108,8 @@ def targets(
     store: Store, split: Split = None, limit: Limit = None, as_json: AsJson = False, as_csv: AsCsv = False
 ) -> None:
     """Every target: what the actor saw of it, which ground truth it matched, how many rollouts it got."""
-    frame = rollouts.target_audit_rows(open_store(store, split))
+    reader = open_store(store, split)
+    frame = rollouts.target_audit_rows(reader)
     shown = (
         "target_row_id",
         "sample_key",
@@ -129,7 +136,8 @@ def candidates(
     as_csv: AsCsv = False,
 ) -> None:
     """Candidate rows: what the rules measured, the labels, and how likely the policy was to select each."""
-    frame = rollouts.candidate_audit_rows(open_store(store, split), rollout, step, limit)
+    reader = open_store(store, split)
+    frame = rollouts.candidate_audit_rows(reader, rollout, step, limit)
     shown = (
         "candidate_row_id",
         "rollout_row_id",
@@ -159,7 +167,8 @@ def steps(
     as_csv: AsCsv = False,
 ) -> None:
     """Every step: which views were offered, which one was selected, what it gained."""
-    frame = rollouts.rollout_step_objective_rows(open_store(store, split), rollout, step)
+    reader = open_store(store, split)
+    frame = rollouts.rollout_step_objective_rows(reader, rollout, step)
     shown = (
         "step_row_id",
         "rollout_row_id",
@@ -181,7 +190,10 @@ def steps(
 @app.command()
 def tree(store: Store, split: Split = None, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """What each recipe selected at each step, by position family."""
-    frame = rollouts.rollout_tree_summary_rows(open_store(store, split))
+    reader = open_store(store, split)
+    frame = rollouts.rollout_tree_summary_rows(reader)
+    from rollout_assets.inspection.objectives import RECIPE_PARAMETERS
+
     hidden = ("policy", "strategy", "mixture", "sources", "rri_mean", *RECIPE_PARAMETERS)
     shown = [name for name in frame.columns if name not in hidden]
     show_frame("rollout trees", frame, shown, as_json, as_csv)
@@ -198,7 +210,8 @@ def depth(
     as_csv: AsCsv = False,
 ) -> None:
     """Depth images of selected views: size, intrinsics, valid and far pixels, least, mean, median, greatest depth."""
-    frame = rollouts.selected_depth_summary_rows(open_store(store, split), limit, rollout, step)
+    reader = open_store(store, split)
+    frame = rollouts.selected_depth_summary_rows(reader, limit, rollout, step)
     shown = [name for name in frame.columns if name not in ("pixel_count", "valid_pixels")]
     show_frame("selected depth", frame, [n for n in shown if not n.startswith("principal_")], as_json, as_csv)
 
@@ -230,10 +243,14 @@ def suspicious(
 ) -> None:
     """Rows that look wrong, and why; exit code 2 when one of them is an error."""
     for option, name in [("--kind", kind), *(("--error", name) for name in errors or ())]:
-        if name is not None and name not in KINDS:
-            raise ConfigError(f"{option}: there is no kind {name!r}; choose one of {', '.join(KINDS)}")
+        if name is not None and name not in (kinds := get_args(SuspiciousKind)):
+            raise ConfigError(f"{option}: there is no kind {name!r}; choose one of {', '.join(kinds)}")
     reader, weights, skipped = open_store(store, split), None, "give --campaign to recompute weights from its source"
+    import polars as pl
+
     if campaign is None:
+        from rollout_assets.inspection.suspicious import recorded_thresholds
+
         thresholds = recorded_thresholds(reader)
     else:
         # The oracle needs packages of the extra "platform"; a look at the store alone does not.
@@ -257,7 +274,8 @@ def suspicious(
 @app.command()
 def ready(store: Store, split: Split = None, as_json: AsJson = False) -> None:
     """Say whether a store is worth training on; exit code 2 when it is not."""
-    readiness = rollouts.training_readiness(open_store(store, split))
+    reader = open_store(store, split)
+    readiness = rollouts.training_readiness(reader)
     if as_json:
         print_json(
             {"verdict": readiness.verdict, "measures": readiness.measures, "by_policy": readiness.by_policy.to_dicts()}
@@ -277,7 +295,8 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Everything about one candidate: rules with measured values and limits, errors, source, mesh, config, commit."""
-    show(rollouts.explain(open_store(store, split), candidate), as_json, show_explanation)
+    reader = open_store(store, split)
+    show(rollouts.explain(reader, candidate), as_json, show_explanation)
 
 
 @app.command()
@@ -353,7 +372,10 @@ def diff(
     as_csv: AsCsv = False,
 ) -> None:
     """Compare two stores row by row: rows, masks, labels, lineage, depth; exit code 2 when they differ."""
-    result = rollouts.diff_stores(open_store(a, split), open_store(b, split), tolerance=tolerance, depth=depth)
+    for store in (a, b):
+        refuse_missing_store(store)
+    readers = open_store(a, split), open_store(b, split)
+    result = rollouts.diff_stores(*readers, tolerance=tolerance, depth=depth)
     if as_json:
         print_json(
             {"a": a, "b": b, "rows_compared": result.rows_compared, "differences": result.differences.to_dicts()}
@@ -369,6 +391,8 @@ def diff(
 def _stores_at(place: Path, pattern: str) -> list[Path]:
     """The stores at a place; a pattern that is none is refused."""
     refuse_long_pattern(pattern)
+    if not (folder := expand_path(place)).is_dir():
+        raise StoreError(f"{folder}: no such directory")
     try:
         return rollouts.discover_rollout_store_paths(place, pattern)
     except (ValueError, NotImplementedError) as error:  # what Path.glob raises for a pattern that is none

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.commands.opened_store import refuse_missing_store
 from rollout_assets.commands.settings import read_settings
 from rollout_assets.commands.terminal import (
     AsJson,
@@ -21,13 +23,16 @@ from rollout_assets.commands.terminal import (
 )
 from rollout_assets.config import CampaignConfig, commented_toml, load_campaign, merge_tables
 from rollout_assets.config.training import TrainingConfig, load_training
-from rollout_assets.errors import ConfigError
+from rollout_assets.errors import ConfigError, PolicyRefused
 from rollout_assets.files import file_sha256
 from rollout_assets.interruption import INTERRUPTED
-from rollout_assets.learning.checkpoints import PolicyCard, load_policy
-from rollout_assets.learning.training.run import TrainingResult, train_policy
+from rollout_assets.parsing import expand_path
 from rollout_assets.progress import ProgressSink
-from rollout_assets.rounds.training import CampaignTraining, train_campaign_policy, with_campaigns, write_curves
+
+if TYPE_CHECKING:
+    from rollout_assets.learning.checkpoints import PolicyCard
+    from rollout_assets.learning.training.run import TrainingResult
+    from rollout_assets.rounds.training import CampaignTraining
 
 app = typer.Typer(help="Look at and check checkpoints of policies.", no_args_is_help=True)
 
@@ -79,13 +84,19 @@ def train(
         return
     loaded = {name: load_campaign(name) for name in campaigns or []}
     asking = _asking(loaded) if file is None else None
+    if in_its_own_folder := asking is not None and output is None:
+        chosen = load_campaign(asking, {"training": read_settings(settings)})
+    else:
+        config = _training(file, loaded, asking, read_settings(settings))
+        _refuse_missing_stores(config, loaded)
+    from rollout_assets.rounds.training import train_campaign_policy, with_campaigns
+
     try:
         with progress_bars() as progress:
-            if asking is not None and output is None:
-                chosen = load_campaign(asking, {"training": read_settings(settings)})
+            if in_its_own_folder:
                 training = train_campaign_policy(chosen, progress)
             else:
-                config = with_campaigns(_training(file, loaded, asking, read_settings(settings)), loaded)
+                config = with_campaigns(config, loaded)
                 training = _train(config, output or config.output_dir, resume, progress)
     except KeyboardInterrupt:
         warn(yellow("interrupted"), "; --resume goes on from the last resume point")
@@ -113,7 +124,21 @@ def _training(
     return load_training(file, merge_tables(values, settings))
 
 
+def _refuse_missing_stores(config: TrainingConfig, campaigns: Mapping[str, CampaignConfig]) -> None:
+    """Refuse a training without stores, or with a folder that is not there, before torch is imported."""
+    if not config.stores and not campaigns:
+        raise ConfigError("nothing to train on; give a training's file with stores, or a campaign with -c")
+    for name, layout in {name: CampaignLayout.of(campaign) for name, campaign in campaigns.items()}.items():
+        if layout.url is None and not layout.promoted.exists():
+            raise ConfigError(f"{layout.promoted}: not there yet; 'rollout-assets campaign promote -c {name}' makes it")
+    for store in (*config.stores, *config.validation.stores):
+        refuse_missing_store(store)
+
+
 def _train(config: TrainingConfig, folder: Path, resume: bool, progress: ProgressSink) -> CampaignTraining:
+    from rollout_assets.learning.training.run import train_policy
+    from rollout_assets.rounds.training import CampaignTraining, write_curves
+
     result = train_policy(config, folder, resume=resume, progress=progress)
     return CampaignTraining(config, result, write_curves(config, result))
 
@@ -151,6 +176,10 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Load a checkpoint and print its card; one that cannot be used is refused with the reason."""
+    if not (place := expand_path(file)).exists():
+        raise PolicyRefused(f"{place}: there is no such file")
+    from rollout_assets.learning.checkpoints import load_policy
+
     card, digest = load_policy(file).card, file_sha256(file.expanduser())
     if as_json:
         print_json({"sha256": digest, **card.model_dump(mode="json")})

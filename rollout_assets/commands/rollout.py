@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollout_assets.campaigns.plan import open_source
+from rollout_assets.commands.opened_store import refuse_missing_source
 from rollout_assets.commands.settings import CampaignSettings, key_or_index, read_settings
 from rollout_assets.commands.terminal import AsJson, CampaignOption, coloured, print_table, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.errors import ConfigError
 from rollout_assets.files import naming
-from rollout_assets.rollouts.generator import RolloutGenerator
-from rollout_assets.rollouts.roots import PreparedSample, RefusedTarget, TargetedRoot
-from rollout_assets.rollouts.step_table import StepRow, step_rows
-from rollout_assets.rollouts.target_sources import ExplicitTargets
-from rollout_assets.rollouts.trace import recipe_and_chain
-from rollout_assets.targets.matching import TargetMatch
+
+if TYPE_CHECKING:
+    from rollout_assets.rollouts.roots import PreparedSample, TargetedRoot
+    from rollout_assets.rollouts.step_table import StepRow
+    from rollout_assets.targets.matching import TargetMatch
 
 
 def rollout(
@@ -41,6 +40,12 @@ def rollout(
     `gain` and `total` are root gains: the share of the error at the root that a view, or all so far, took away.
     """
     config = _only(load_campaign(campaign, read_settings(settings)), recipe)
+    refuse_missing_source(config.source.store_dir)
+    from rollout_assets.campaigns.plan import open_source
+    from rollout_assets.rollouts.generator import RolloutGenerator
+    from rollout_assets.rollouts.step_table import step_rows
+    from rollout_assets.rollouts.target_sources import ExplicitTargets
+
     if plot is not None:
         from rollout_assets.reports import rollout_picture  # pictures need the reports extra
 
@@ -77,6 +82,8 @@ def _target(sample: PreparedSample, rank: int, sample_key: str) -> TargetedRoot:
         raise ConfigError(f"{sample_key}: no target to roll out: {sample.skip_reason}")
     if not 0 <= rank < len(sample.targets):
         raise ConfigError(f"{sample_key}: target must be 0 to {len(sample.targets) - 1}, got {rank}")
+    from rollout_assets.rollouts.roots import RefusedTarget
+
     target = sample.targets[rank]
     if isinstance(target, RefusedTarget):
         raise ConfigError(f"{target.match.target.target_id}: gets no rollout: {target.reason} ({target.detail})")
@@ -94,6 +101,8 @@ def _only(config: CampaignConfig, recipe: str | None) -> CampaignConfig:
 
 
 def _show(match: TargetMatch, steps: Sequence[StepRow]) -> None:
+    from rollout_assets.rollouts.trace import recipe_and_chain
+
     target = match.target
     say(
         "target ",

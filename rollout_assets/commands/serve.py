@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
+from rollout_assets.commands.opened_store import refuse_missing_source
 from rollout_assets.commands.terminal import CampaignOption, say, warn
 from rollout_assets.config import DEMO_CAMPAIGN, load_campaign
 from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import ConfigError
 from rollout_assets.files import publish_bytes
 from rollout_assets.serving.server.options import ServerOptions
-from rollout_assets.serving.server.process import bind, run_server
-from rollout_assets.serving.service import RolloutService
 
 
 def serve(
@@ -53,6 +53,11 @@ def serve(
         shutdown_s=shutdown_s,
     )
     config = load_campaign(campaign)
+    if find_spec("uvicorn") is not None:  # without it the extra is missing, which the import below reports
+        refuse_missing_source(config.source.store_dir)
+    from rollout_assets.serving.server.process import bind, run_server
+    from rollout_assets.serving.service import RolloutService
+
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
 
+from rollout_assets.commands.opened_store import refuse_missing_source
 from rollout_assets.commands.settings import key_or_index
 from rollout_assets.commands.source_import import import_command
 from rollout_assets.commands.terminal import (
@@ -21,16 +22,17 @@ from rollout_assets.commands.terminal import (
     show,
 )
 from rollout_assets.config.problems import problems_text
-from rollout_assets.errors import ConfigError, counted
+from rollout_assets.errors import ConfigError, MeshError, SourceError, counted
 from rollout_assets.files import naming
 from rollout_assets.locations.url import parse_location
-from rollout_assets.sources.audit import StoreAudit, audit_store
-from rollout_assets.sources.layout import IndexRow
-from rollout_assets.sources.summary import StoreSummary, summarise_store
-from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.config import SyntheticConfig
-from rollout_assets.synthetic.furniture_repair import FurnitureFile
-from rollout_assets.synthetic.store import SyntheticSummary, append_synthetic_snippets, build_synthetic_store
+
+if TYPE_CHECKING:
+    from rollout_assets.sources.audit import StoreAudit
+    from rollout_assets.sources.summary import StoreSummary
+    from rollout_assets.sources.vin_store import VinOfflineStore
+    from rollout_assets.synthetic.furniture_repair import FurnitureFile
+    from rollout_assets.synthetic.store import SyntheticSummary
 
 app = typer.Typer(help="Build, extend, look at and check source stores.", no_args_is_help=True)
 
@@ -71,6 +73,9 @@ def build(
         )
     except ValidationError as error:
         raise ConfigError(problems_text(error, SyntheticConfig)) from None
+    _refuse_missing_furniture(config.furniture_dir)
+    from rollout_assets.synthetic.store import build_synthetic_store
+
     with progress_bars() as progress:
         summary = build_synthetic_store(store, config, progress, overwrite=overwrite)
     show(summary, as_json, _show_summary)
@@ -90,6 +95,11 @@ def append(
     as_json: AsJson = False,
 ) -> None:
     """Add snippets to a synthetic store; readers see all of them or none."""
+    if not store.is_dir():
+        raise SourceError(f"{store.absolute()}: no such store")
+    _refuse_missing_furniture(furniture)
+    from rollout_assets.synthetic.store import append_synthetic_snippets
+
     with progress_bars() as progress:
         summary = append_synthetic_snippets(
             store, snippets, new_scenes, progress, scene_ids=scene or None, furniture_dir=furniture, workers=workers
@@ -109,6 +119,10 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Show what a store holds: rows per split, scenes, faces, points and boxes."""
+    refuse_missing_source(store)
+    from rollout_assets.sources.layout import IndexRow
+    from rollout_assets.sources.vin_store import VinOfflineStore
+
     opened = VinOfflineStore.open(store, [parse_location(place) for place in mesh_dir or ()])
     if rows:
         title, names = f"{store}: {len(opened)} rows", list(IndexRow.model_fields)
@@ -131,14 +145,24 @@ def check(store: StorePlace, mesh_dir: MeshDirs = None, as_json: AsJson = False)
     Broken: the store cannot be used as it is, exit code 2. Unusual: it works, but rows or labels may be missing, or its
     layout is not the common one. Unknown: parts that no known format version has; they are ignored.
     """
+    refuse_missing_source(store)
+    from rollout_assets.sources.audit import audit_store
+
     with progress_bars() as progress:
         audit = audit_store(store, [parse_location(place) for place in mesh_dir or ()], progress)
     show(audit, as_json, lambda audit: _show_audit(store, audit))
     exit_unless(audit.ok)
 
 
+def _refuse_missing_furniture(folder: Path | None) -> None:
+    if folder is not None and not folder.is_dir():
+        raise MeshError(f"{folder}: no such furniture directory")
+
+
 def show_store(opened: VinOfflineStore, as_json: bool = False) -> None:
     """Print the scene table of an opened store."""
+    from rollout_assets.sources.summary import summarise_store
+
     with progress_bars() as progress:
         summary = summarise_store(opened, progress)
     show(summary, as_json, _show_scenes)

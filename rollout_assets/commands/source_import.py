@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 from pydantic import ValidationError
@@ -20,10 +20,12 @@ from rollout_assets.commands.terminal import (
     yellow,
 )
 from rollout_assets.config.problems import problems_text
-from rollout_assets.errors import ConfigError, counted
+from rollout_assets.errors import ConfigError, SourceError, counted
 from rollout_assets.importing.config import Camera, ImportConfig, Units, Up
-from rollout_assets.importing.import_store import ImportSummary, import_scenes
-from rollout_assets.importing.scene_rows import SceneReport
+
+if TYPE_CHECKING:
+    from rollout_assets.importing.import_store import ImportSummary
+    from rollout_assets.importing.scene_rows import SceneReport
 
 
 def _choices(kind: object) -> str:
@@ -67,6 +69,10 @@ def import_command(
         )
     except ValidationError as error:
         raise ConfigError(problems_text(error, ImportConfig)) from None
+    if not (folder := scenes.absolute()).is_dir():
+        raise SourceError(f"{folder}: no such directory; give the directory that holds one folder per scene")
+    from rollout_assets.importing.import_store import import_scenes
+
     with progress_bars() as progress:
         summary = import_scenes(scenes, store, config, progress, overwrite=overwrite)
     show(summary, as_json, _show_summary)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from rollout_assets.commands.frames import plain
-from rollout_assets.commands.opened_store import Split, Store, open_store
+from rollout_assets.commands.opened_store import Split, Store, open_store, store_place
 from rollout_assets.commands.terminal import (
     AsJson,
     columns_that_fit,
@@ -22,19 +22,12 @@ from rollout_assets.commands.terminal import (
     show,
     yellow,
 )
-from rollout_assets.errors import counted
-from rollout_assets.reports.schema_page import schema_markdown
-from rollout_assets.rollouts.zarr_store import (
-    ROLLOUT_ZARR_SCHEMA_VERSION,
-    RolloutZarrValidationResult,
-    validate_rollout_zarr_store,
-)
-from rollout_assets.rollouts.zarr_store.findings import one_of_each_first
-from rollout_assets.rollouts.zarr_store.foreign.convert import Conversion, convert_store
-from rollout_assets.rollouts.zarr_store.foreign.origin import Profile
-from rollout_assets.rollouts.zarr_store.open_store import split_location
-from rollout_assets.rollouts.zarr_store.summary import StoreInfo, export_table, schema_rows, store_info
-from rollout_assets.rollouts.zarr_store.summary import head as first_rows
+from rollout_assets.errors import StoreError, counted
+
+if TYPE_CHECKING:
+    from rollout_assets.rollouts.zarr_store import RolloutZarrValidationResult
+    from rollout_assets.rollouts.zarr_store.foreign.convert import Conversion
+    from rollout_assets.rollouts.zarr_store.summary import StoreInfo
 
 app = typer.Typer(help="Look into, check and export rollout stores.", no_args_is_help=True)
 
@@ -44,6 +37,9 @@ SHOWN_FINDINGS = 7
 SHOWN_KINDS = 4
 """Checks of which the line about further findings gives the count."""
 
+Profile = Literal["own", "foreign"]
+"""Layouts by their names, as the store's room has them too; its module takes zarr along."""
+
 TableName = Annotated[str, typer.Argument(help="Name of a table.", metavar="TABLE")]
 Columns = Annotated[list[str] | None, typer.Option("--column", help="Only this column; may be repeated.")]
 
@@ -51,7 +47,10 @@ Columns = Annotated[list[str] | None, typer.Option("--column", help="Only this c
 @app.command()
 def info(store: Store, split: Split = None, as_json: AsJson = False) -> None:
     """What a store holds and where it came from."""
-    show(store_info(open_store(store, split)), as_json, _show_info)
+    reader = open_store(store, split)
+    from rollout_assets.rollouts.zarr_store.summary import store_info
+
+    show(store_info(reader), as_json, _show_info)
 
 
 def _show_info(facts: StoreInfo) -> None:
@@ -84,7 +83,9 @@ def validate(
     for each kind, and only what its rows, attributes and manifest say wrong is a finding. What is wrong with such a
     store is said in ten lines at most, with findings of every kind among them; ``--all`` and ``--json`` have all.
     """
-    place = split_location(store, split)
+    place = store_place(store, split)
+    from rollout_assets.rollouts.zarr_store import validate_rollout_zarr_store
+
     result = validate_rollout_zarr_store(place, deep=deep, profile=profile)
     if as_json:
         print_json({"ok": result.ok, "counts": result.counts(), **vars(result)})
@@ -108,6 +109,8 @@ def _show_validation(place: str, result: RolloutZarrValidationResult, everything
 
 
 def _show_foreign_findings(place: str, result: RolloutZarrValidationResult, everything: bool) -> None:
+    from rollout_assets.rollouts.zarr_store.findings import one_of_each_first
+
     say(f"{place}: {counted(len(result.findings), 'finding')}")
     fit = len(result.findings) <= SHOWN_FINDINGS
     shown = result.findings if everything or fit else one_of_each_first(result.findings)[:SHOWN_FINDINGS]
@@ -135,8 +138,11 @@ def convert(
 
     The training view is rebuilt from the tables and compared with theirs. What cannot be carried over is named.
     """
+    place = store_place(store, split)
+    from rollout_assets.rollouts.zarr_store.foreign.convert import convert_store
+
     with progress_bars() as progress:
-        result = convert_store(split_location(store, split), destination, progress=progress)
+        result = convert_store(place, destination, progress=progress)
     show(result, as_json, _show_conversion)
 
 
@@ -168,8 +174,16 @@ def schema(
 ) -> None:
     """Every array of the schema that this package writes and reads."""
     if markdown:
+        from rollout_assets.reports.schema_page import schema_markdown
+
         typer.echo(schema_markdown(), nl=False)
         return
+    from rollout_assets.rollouts.zarr_store.schema import GROUPS, ROLLOUT_ZARR_SCHEMA_VERSION
+
+    if table is not None and table not in GROUPS:
+        raise StoreError(f"no table {table!r}; the schema has {', '.join(GROUPS)}")
+    from rollout_assets.rollouts.zarr_store.summary import schema_rows
+
     rows = schema_rows(table)
     if as_json:
         print_json(rows)
@@ -188,7 +202,10 @@ def head(
     as_json: AsJson = False,
 ) -> None:
     """The first rows of a table, strings decoded."""
-    frame = first_rows(open_store(store, split), table, rows, column)
+    reader = open_store(store, split)
+    from rollout_assets.rollouts.zarr_store.summary import head as first_rows
+
+    frame = first_rows(reader, table, rows, column)
     if as_json:
         print_json([{name: plain(value) for name, value in row.items()} for row in frame.rows(named=True)])
         return
@@ -209,7 +226,10 @@ def export(
     ids: Annotated[bool, typer.Option("--ids", help="Keep dictionary ids instead of their strings.")] = False,
 ) -> None:
     """Write a table to a Parquet or CSV file."""
-    count = export_table(open_store(store, split), table, destination, columns=column, decode=not ids)
+    reader = open_store(store, split)
+    from rollout_assets.rollouts.zarr_store.summary import export_table
+
+    count = export_table(reader, table, destination, columns=column, decode=not ids)
     say(f"{destination}: {count:,} rows of {table}")
 
 

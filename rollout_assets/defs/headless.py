@@ -34,6 +34,9 @@ from rollout_assets.workers import run_tasks
 PROCESS_TAG = "rollout_assets/process"
 """Run tag with host and process id, by which a run whose process died is recognised."""
 
+FINISHED_PER_WORKER = 8
+"""Finished shards that are read again in the time that a worker process takes to start."""
+
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 """Run config that keeps a run's log out of the terminal; the instance records all of it."""
 
@@ -118,7 +121,8 @@ def materialize_campaign(
         runs = [runner.run(OBSERVE), runner.run(PLAN)]
         if all(run.ok for run in runs):
             refuse_unplanned(shard_ids, planned := runner.planned())
-            runs += _run_shards(runner, shard_ids or planned, workers, progress)
+            chosen = shard_ids or planned
+            runs += _run_shards(runner, chosen, _useful_workers(runner, chosen, workers), progress)
         if all(run.ok for run in runs):
             runs.append(runner.run(PROMOTE))
     config = runner.keys.config
@@ -130,6 +134,13 @@ def _skipped(config: CampaignConfig, runs: Sequence[RunOutcome]) -> tuple[str, .
     layout = CampaignLayout.of(config)
     owners = (owner_if_finished(layout.shard(run.partition)) for run in runs if run.partition is not None)
     return tuple(line for owner in owners if owner is not None for line in skipped_rows(owner))
+
+
+def _useful_workers(runner: HeadlessRunner, shard_ids: Sequence[str], workers: int) -> int:
+    """Return one worker per few finished shards: reading one takes less time than starting a process."""
+    layout = CampaignLayout.of(runner.keys.config)
+    finished = sum(owner_if_finished(layout.shard(shard_id)) is not None for shard_id in shard_ids)
+    return min(workers, max(1, len(shard_ids) - finished + finished // FINISHED_PER_WORKER))
 
 
 def _run_shards(

@@ -12,7 +12,7 @@ import dagster as dg
 from rollout_assets.campaigns.plan import entry_of, open_source
 from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.config import CampaignConfig
-from rollout_assets.defs.keys import ANEW_TAG, CampaignKeys
+from rollout_assets.defs.keys import ANEW_TAG, STORE_CHECKS, CampaignKeys
 from rollout_assets.defs.resources import CAMPAIGN_FILES, CampaignFiles
 from rollout_assets.progress import ProgressEvent
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
@@ -58,6 +58,11 @@ class CampaignStep:
     def of_shard(self, shard_id: str) -> CampaignStep:
         """The part of this step that is about one shard; all parts share one opened source."""
         return replace(self, partition=shard_id)
+
+    @property
+    def measures_anew(self) -> bool:
+        """Whether results that were derived from the same content before are not used again."""
+        return self.anew or self.job == self.keys.job(STORE_CHECKS)
 
     @property
     def shard_id(self) -> str:

@@ -20,7 +20,7 @@ from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 EXAMPLES_PER_KIND = 12
 """Findings of one kind that the page lists; the command below them lists all."""
 
-MAX_PICTURES = 24
+MAX_PICTURES = 6
 """Rollouts that get a 3-D page, a megabyte or two each; rows of others say how to make theirs."""
 
 _COLUMNS = ("rollout_row_id", "step_row_id", "candidate_row_id", "target_row_id", "message")

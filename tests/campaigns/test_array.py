@@ -15,8 +15,8 @@ from rollout_assets.config import CampaignConfig, load_campaign
 from rollout_assets.errors import ConfigError, ShardBusy
 from rollout_assets.files import file_lock
 from tests.campaigns.kill_campaigns import fake_campaign
-from tests.commands.in_process import call
 from tests.defs.campaigns import write_campaign
+from tests.support.commands import call
 from tests.test_cli import COMMAND
 
 

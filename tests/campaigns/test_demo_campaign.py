@@ -2,7 +2,6 @@
 
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -18,8 +17,8 @@ from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig, RolloutZa
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.config import SyntheticConfig
 from rollout_assets.synthetic.store import build_synthetic_store
-from tests.rollouts.record_digest import digest
 from tests.rollouts.zarr_store.test_store_round_trip import assert_same_chain, assert_same_lineage
+from tests.support.digests import record_digests
 
 pytestmark = pytest.mark.slow  # a minute; continuous integration runs it
 
@@ -53,10 +52,6 @@ def selected(chain: RolloutChain, column: str) -> list[float]:
     ]
 
 
-def digests(records: Sequence[RolloutZarrRecord]) -> list[str]:
-    return [digest(record) for record in records]
-
-
 def test_root_gains_telescope_on_every_chain(records):
     chains = [chain for record in records for chain in record.chains if selected(chain, "target_rri")]
     assert len(chains) > 150
@@ -86,7 +81,7 @@ def test_a_root_gives_the_same_bits_alone_and_among_fifty_others(records, store)
     assert len({(r.lineage.source_sample_index, r.lineage.target_id) for r in records}) >= 40
     for index in (0, 7, 15):
         alone = list(RolloutGenerator(demo(), store).records([store.row(index)]))
-        assert digests(alone) == digests([r for r in records if r.lineage.source_sample_index == index])
+        assert record_digests(alone) == record_digests([r for r in records if r.lineage.source_sample_index == index])
 
 
 def test_batches_of_one_view_and_of_all_views_give_the_same_bits(store):
@@ -94,7 +89,7 @@ def test_batches_of_one_view_and_of_all_views_give_the_same_bits(store):
     row = [store.row(4)]
     one = list(RolloutGenerator(demo(width_px=128, height_px=128, batch_mib=1), store).records(row))
     every = list(RolloutGenerator(demo(width_px=128, height_px=128, batch_mib=2_048), store).records(row))
-    assert digests(one) == digests(every) and any(record.chains for record in one)
+    assert record_digests(one) == record_digests(every) and any(record.chains for record in one)
 
 
 def test_most_rows_give_trainable_rollouts(records):

@@ -33,10 +33,8 @@ from rollout_assets.rollouts.zarr_store import (
 )
 from rollout_assets.testing.fake_records import SyntheticRecords
 from tests.campaigns.kill_campaigns import fake_campaign, real
-
-
-def digests(version):
-    return {path.name: RolloutZarrStoreReader(path).sidecar_manifest()["content_sha256"] for path in version.children}
+from tests.support.digests import version_digests
+from tests.support.refusals import assert_names, refused
 
 
 def manifest_of(store_dir):
@@ -54,12 +52,12 @@ def grown(tmp_path_factory):
     changes = {
         "rows_per_shard": 2,
         "store": {"chunk_rows": 8, "chunk_states": 4},
-        "options": {"targets": 2, "chains": 2},
+        "options": {"targets": 1, "chains": 2},
     }
-    campaign = fake_campaign(root, [("train", 6), ("val", 2)], **changes)
+    campaign = fake_campaign(root, [("train", 2), ("val", 1)], **changes)
     campaign.run_all()
     first = promote_rollout_campaign(campaign.config)
-    campaign = fake_campaign(root, [("train", 6), ("val", 2), ("train", 2)], **changes)
+    campaign = fake_campaign(root, [("train", 2), ("val", 1), ("train", 2)], **changes)
     campaign.run_all()
     second = promote_rollout_campaign(campaign.config)
     third = promote_rollout_campaign(campaign.config, incremental=False)
@@ -75,25 +73,25 @@ def test_children_are_valid_stores_of_one_split_each(grown):
             assert RolloutZarrStoreReader(child).attributes["source_split"] == child.name
 
 
-def test_a_promoted_child_equals_one_store_written_from_all_records(grown, tmp_path):
+def test_a_promoted_child_equals_a_store_of_all_records(grown, tmp_path):
     campaign, _, _, third = grown
     config = campaign.config
-    options = {"targets": 2, "chains": 2, "shell": (3, 5), "depth_hw": (8, 8), "seed": config.seed}
+    options = {"targets": 1, "chains": 2, "shell": (3, 5), "depth_hw": (8, 8), "seed": config.seed}
     rows = [row.sample_index for row in campaign.source.rows("train")]
     records = (
         record for row in rows for record in SyntheticRecords(sources=1, first_sample=row, split="train", **options)
     )
     write_rollout_zarr_store(tmp_path / "whole", records, RolloutZarrStoreConfig.from_campaign(config))
     whole = RolloutZarrStoreReader(tmp_path / "whole").sidecar_manifest()["content_sha256"]
-    assert digests(third.version)["train"] == whole
+    assert version_digests(third.version)["train"] == whole
 
 
-def test_incremental_promotion_equals_promotion_from_the_start_file_for_file(grown):
+def test_an_extended_version_equals_a_new_one_file_for_file(grown):
     _, first, second, third = grown
     assert [child.how for child in first.splits] == ["built", "built"]
     assert [(child.how, child.new_shards) for child in second.splits] == [("extended", 1), ("linked", 0)]
     assert [child.how for child in third.splits] == ["built", "built"]
-    assert digests(second.version) == digests(third.version)
+    assert version_digests(second.version) == version_digests(third.version)
     ours, theirs = files_below(second.version.path), files_below(third.version.path)
     assert set(ours) == set(theirs)
     differ = {name for name in ours if ours[name].read_bytes() != theirs[name].read_bytes()}
@@ -106,7 +104,7 @@ def test_incremental_promotion_equals_promotion_from_the_start_file_for_file(gro
         assert left == right
 
 
-def test_full_files_are_shared_and_the_previous_version_is_not_touched(grown):
+def test_full_files_are_shared_and_the_old_version_is_unchanged(grown):
     _, first, second, _ = grown
     shared = [
         name
@@ -128,8 +126,7 @@ def test_the_promoted_store_is_a_zarr_group_of_its_children(grown):
 
 
 @pytest.mark.ci
-@pytest.mark.ci
-def test_a_wider_shell_makes_the_whole_view_wider_and_still_equals(tmp_path):
+def test_a_wider_shell_widens_the_view_as_a_new_build_does(tmp_path):
     narrow = fake_campaign(tmp_path, [("train", 2)], options={"shell": (3, 3)})
     narrow.run_all()
     promote_rollout_campaign(narrow.config)
@@ -138,7 +135,9 @@ def test_a_wider_shell_makes_the_whole_view_wider_and_still_equals(tmp_path):
     extended = promote_rollout_campaign(wide.config)
     assert [child.how for child in extended.splits] == ["extended"]
     assert RolloutZarrStoreReader(extended.version.path / "train").attributes["q_h_max_candidates"] == 7
-    assert digests(extended.version) == digests(promote_rollout_campaign(wide.config, incremental=False).version)
+    assert version_digests(extended.version) == version_digests(
+        promote_rollout_campaign(wide.config, incremental=False).version
+    )
 
 
 def test_promoting_the_same_shards_again_changes_nothing(tmp_path):
@@ -167,7 +166,7 @@ def test_damage_in_the_last_version_is_not_carried_on(tmp_path):
     assert validate_rollout_zarr_store(second.version.path / "train", deep=True).ok
 
 
-def test_a_reader_of_the_previous_version_reads_on_after_the_switch_and_back(tmp_path):
+def test_an_open_reader_keeps_its_version_after_the_switch(tmp_path):
     campaign = fake_campaign(tmp_path, [("train", 2)])
     campaign.run_all()
     promote_rollout_campaign(campaign.config)
@@ -186,16 +185,16 @@ def test_a_reader_of_the_previous_version_reads_on_after_the_switch_and_back(tmp
 
 def test_rollback_and_prune(tmp_path):
     campaign = fake_campaign(tmp_path, [("train", 1)])
-    with pytest.raises(CampaignError, match="nothing is promoted yet"):
+    with refused(CampaignError, "campaign promote"):
         rollback_promotion(campaign.config)
     campaign.run_all()
     for _ in range(4):
         promote_rollout_campaign(campaign.config, incremental=False)
     assert rollback_promotion(campaign.config).name == "v000003"
     assert rollback_promotion(campaign.config, "v000001").name == "v000001"
-    with pytest.raises(CampaignError, match="no version before v000001; there are v000001, v000002"):
+    with refused(CampaignError, "v000001, v000002"):
         rollback_promotion(campaign.config)
-    with pytest.raises(CampaignError, match="no version v000009"):
+    with refused(CampaignError, "v000009"):
         rollback_promotion(campaign.config, "v000009")
     pruned = prune_promoted_versions(campaign.config)
     assert pruned.versions == ("v000002",) and pruned.kept == ("v000001", "v000003", "v000004")
@@ -205,20 +204,20 @@ def test_rollback_and_prune(tmp_path):
     assert [version.name for version in promoted_versions(campaign.config)] == ["v000004"]
     unpin_promotion(campaign.config)
     assert promote_rollout_campaign(campaign.config, incremental=False).version.name == "v000005"
-    with pytest.raises(CampaignError, match="keep must be >= 1, got 0"):
+    with refused(CampaignError, "keep", 0):
         prune_promoted_versions(campaign.config, 0)
 
 
-def test_unfinished_shards_refuse_promotion_with_reasons_or_are_left_out(tmp_path):
+def test_unfinished_shards_refuse_promotion_or_are_left_out(tmp_path):
     campaign = fake_campaign(tmp_path, [("train", 3)])
     entries = campaign.plan().entries
-    with pytest.raises(PromotionRefused) as refused:
+    with refused(PromotionRefused, *(entry.shard_id for entry in entries)) as caught:
         promote_rollout_campaign(campaign.config)
-    assert len([problem for problem in refused.value.problems if "not built yet" in problem]) == 3
+    assert len([problem for problem in caught.value.problems if problem.startswith("shard-")]) == 3
     for entry in (entries[0], entries[2]):
         campaign.run(entry)
     (tmp_path / "shards/shard-000002/_SUCCESS.json").unlink()
-    with pytest.raises(PromotionRefused, match=r"shard-000002 \(train\): _SUCCESS.json is missing"):
+    with refused(PromotionRefused, "shard-000002 (train)", "_SUCCESS.json"):
         promote_rollout_campaign(campaign.config)
     partial = promote_rollout_campaign(campaign.config, partial=True)
     assert len(partial.left_out) == 2 and partial.version.shard_ids == ("shard-000000",)
@@ -240,28 +239,25 @@ def test_a_shard_that_filled_a_gap_is_not_appended_at_the_end(tmp_path):
     assert order.tolist() == [0, 1, 2]
 
 
-def test_altered_bytes_in_a_shard_stop_a_promotion_and_leave_nothing(tmp_path):
+def test_altered_bytes_in_a_shard_stop_a_promotion(tmp_path):
     campaign = fake_campaign(tmp_path, [("train", 2)])
     campaign.run_all()
     path = tmp_path / f"shards/shard-000001/{STORE_NAME}/candidates/target_rri/c/0"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    with pytest.raises(StoreError, match=r"shard-000001: files .* altered.*campaign run --shard shard-000001"):
+    with refused(StoreError, "campaign run --shard shard-000001"):
         promote_rollout_campaign(campaign.config)
     assert list((tmp_path / "staging").iterdir()) == [] and not (tmp_path / "rollouts.zarr").exists()
 
 
-def test_a_scene_or_a_mesh_in_two_splits_refuses_promotion_and_is_named(tmp_path):
+def test_a_scene_or_a_mesh_in_two_splits_refuses_promotion(tmp_path):
     campaign = fake_campaign(tmp_path / "scene", [("train", 1), ("val", 1)])
     campaign.run_all()
     for shard, scene in (("shard-000000", "kitchen"), ("shard-000001", "kitchen")):
         _rewrite_owner(tmp_path / "scene/shards" / shard, {scene: "a" * 64})
-    message = r"mesh aaaaaaaaaaaa is in several splits: train \(shard-000000 scene kitchen\), val"
-    with pytest.raises(PromotionRefused, match=message):
+    with refused(PromotionRefused, "mesh aaaaaaaaaaaa", "train (shard-000000 scene kitchen)", "val"):
         promote_rollout_campaign(campaign.config)
     _rewrite_owner(tmp_path / "scene/shards/shard-000001", {"kitchen again": "a" * 64})
-    with pytest.raises(
-        PromotionRefused, match=r"\[split\] mode = \"explicit\" in the campaign can list scenes that share"
-    ):
+    with refused(PromotionRefused, "mesh aaaaaaaaaaaa", "kitchen again", '[split] mode = "explicit"'):
         promote_rollout_campaign(campaign.config)
     assert not (tmp_path / "scene/rollouts.zarr").exists()
 
@@ -278,25 +274,25 @@ def test_a_real_scene_that_leaks_is_refused(store_copy, tmp_path):
     np.save(store_copy / "splits/val.npy", np.array([1, 2, 3], np.int64))
     config = real(tmp_path / "out", store_copy, rows_per_shard=4)
     assert run_campaign(config).ok
-    with pytest.raises(PromotionRefused) as refused:
+    with pytest.raises(PromotionRefused) as caught:
         promote_rollout_campaign(config)
-    scene, mesh, way_out = refused.value.problems
-    assert scene.startswith("scene synthetic-11-00000 is in several splits: train (shard-000000")
-    assert mesh.startswith("mesh ") and "val (shard-000001" in mesh
-    assert way_out == '[split] mode = "by_scene" in the campaign puts every scene into one split'
+    scene, mesh, way_out = caught.value.problems
+    assert_names(scene, "scene synthetic-11-00000", "train (shard-000000", "val (shard-000001")
+    assert_names(mesh, "mesh ", "train (shard-000000", "val (shard-000001")
+    assert_names(way_out, '[split] mode = "by_scene"')
 
 
 @pytest.mark.parametrize(
     "step", ["temp/before", "flush/candidates", "manifest/before", "fsync/before", "rename/before"]
 )
-def test_a_full_disk_stops_a_promotion_and_leaves_the_last_version(two_versions, step):
+def test_a_full_disk_stops_a_promotion_and_keeps_the_version(two_versions, step):
     campaign, first = two_versions
 
     def full(reached):
         if reached == step:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(OSError, match="No space left on device"):
+    with refused(OSError, errno=errno.ENOSPC):
         promote_rollout_campaign(campaign.config, on_step=full)
     root = campaign.config.shards.output_dir
     assert list((root / "staging").iterdir()) == []
@@ -331,7 +327,9 @@ def test_without_hard_links_everything_is_written_again(tmp_path, monkeypatch):
         patched.setattr(Path, "hardlink_to", refuse)
         result = promote_rollout_campaign(campaign.config)
     assert [child.how for child in result.splits] == ["built", "built"]
-    assert digests(result.version) == digests(promote_rollout_campaign(campaign.config, incremental=False).version)
+    assert version_digests(result.version) == version_digests(
+        promote_rollout_campaign(campaign.config, incremental=False).version
+    )
 
 
 def test_two_promotions_do_not_run_at_once(tmp_path):
@@ -339,7 +337,7 @@ def test_two_promotions_do_not_run_at_once(tmp_path):
     campaign.run_all()
     with (
         file_lock(CampaignLayout(tmp_path).lock("promotion"), "a test"),
-        pytest.raises(ShardBusy, match="the lock is held by process"),
+        refused(ShardBusy, os.getpid()),
     ):
         promote_rollout_campaign(campaign.config)
 
@@ -352,26 +350,26 @@ def test_splits_without_any_record_have_no_child(tmp_path):
     assert [path.name for path in result.version.children] == ["train"]
     everything = fake_campaign(tmp_path / "other", [("train", 1)], options={"barren": frozenset({0})})
     everything.run_all()
-    with pytest.raises(PromotionRefused, match="no finished shard holds any record"):
+    with refused(PromotionRefused, everything.config.shards.output_dir):
         promote_rollout_campaign(everything.config)
 
 
 @pytest.mark.parametrize(("rows_per_shard", "workers"), [(3, 2), (7, 1)])
 @pytest.mark.ci
-def test_resharding_and_workers_give_the_same_promoted_content(
+def test_resharding_and_workers_give_equal_promoted_content(
     small_store, one_row_a_shard, tmp_path, rows_per_shard, workers
 ):
     config = real(tmp_path / "out", small_store, rows_per_shard=rows_per_shard)
     result = run_campaign(config, workers=workers)
     assert result.ok, result.shards
-    assert digests(promote_rollout_campaign(config).version) == one_row_a_shard
+    assert version_digests(promote_rollout_campaign(config).version) == one_row_a_shard
 
 
 @pytest.fixture(scope="module")
 def one_row_a_shard(small_store, tmp_path_factory):
     config = real(tmp_path_factory.mktemp("one") / "out", small_store, rows_per_shard=1)
     assert run_campaign(config).ok
-    found = digests(promote_rollout_campaign(config).version)
+    found = version_digests(promote_rollout_campaign(config).version)
     funnel = {stage.name: stage for stage in campaign_funnel(config)}
     assert funnel["rows"].count == 4 and funnel["candidates"].count == funnel["steps"].count * 4
     lost = sum(funnel["candidates"].lost.values())
@@ -382,10 +380,10 @@ def one_row_a_shard(small_store, tmp_path_factory):
 
 @pytest.mark.ci
 def test_the_benchmark_reports_what_it_measured():
-    result = benchmark_promotion(shards=4, rows_per_shard=1, depth_px=8, tiny_shards=2)
+    result = benchmark_promotion(shards=2, rows_per_shard=1, depth_px=8, tiny_shards=1)
     assert [stage.what for stage in result.stages] == ["gate", "promotion", "checks"] and result.one_of_many > 0
     assert result.equals_from_start and result.reader_undisturbed
-    assert [count for count, _ in result.seconds_by_shards] == [1, 2, 4] and result.ratio > 0
+    assert [count for count, _ in result.seconds_by_shards] == [1, 2] and result.ratio > 0
     assert render(result).renderables
 
 

@@ -24,10 +24,7 @@ from rollout_assets.sources.layout import POINTS_WORLD
 from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.campaigns.kill_campaigns import fake_campaign, real
 from tests.sources.test_vin_store import edit_array
-
-
-def digests(store_dir):
-    return RolloutZarrStoreReader(store_dir).sidecar_manifest()["content_sha256"]
+from tests.support.digests import store_digests
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +116,9 @@ def test_a_tampered_shard_is_set_aside_named_and_rebuilt(copy, finished, kind):
     assert aside.path.is_dir() and aside.reason
     note = aside.path.with_name(f"{aside.path.name}.reason.json")
     assert json.loads(note.read_text()) == {"reason": aside.reason, "was": "shard-000000"}
-    assert digests(result.store_dir) == digests(finished.config.shards.output_dir / f"shards/shard-000000/{STORE_NAME}")
+    assert store_digests(result.store_dir) == store_digests(
+        finished.config.shards.output_dir / f"shards/shard-000000/{STORE_NAME}"
+    )
     assert state_of(copy, deep=True).state == "succeeded"
 
 
@@ -363,7 +362,10 @@ def test_a_changed_source_row_is_noticed_and_the_shard_rebuilt(store_copy, tmp_p
     edit_array(store_copy, POINTS_WORLD, lambda values: np.add(values, 0.25, out=values))
     again = run_rollout_shard(config, entry)
     assert again.outcome == "built" and "files of source shard-000000 have changed" in again.set_aside[0].reason
-    assert digests(again.store_dir) != digests(again.set_aside[0].path / STORE_NAME) and first.outcome == "built"
+    assert (
+        store_digests(again.store_dir) != store_digests(again.set_aside[0].path / STORE_NAME)
+        and first.outcome == "built"
+    )
 
 
 def test_a_changed_mesh_is_noticed(store_copy, tmp_path):

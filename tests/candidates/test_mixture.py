@@ -73,7 +73,7 @@ def test_a_shell_is_the_same_to_the_bit_alone_and_in_any_batch():
         assert all(same_bits(a, b) for a, b in zip(together, other, strict=True))
 
 
-def test_a_shell_is_the_same_to_the_bit_in_any_batch_against_a_mesh():
+def test_shell_against_a_mesh_is_independent_of_its_batch():
     world = mesh_room()
     together = generate_candidates(scattered_requests(15, 6), EVERYTHING, world)
     alone = [generate_candidates([asked], EVERYTHING, world)[0] for asked in scattered_requests(15, 6)]

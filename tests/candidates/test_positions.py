@@ -126,7 +126,7 @@ def test_target_modes_follow_a_target_aside():
 
 
 @pytest.mark.parametrize("rise", [1.0, -1.0])
-def test_a_target_straight_above_or_below_has_a_position_in_every_mode(rise):
+def test_target_above_or_below_has_a_position_in_every_mode(rise):
     drawn = np.array([0.6, 0.0, 0.8])
     overhead = np.array([0.0, rise, 0.0])
     for mode in POSITION_IDS:
@@ -135,7 +135,7 @@ def test_a_target_straight_above_or_below_has_a_position_in_every_mode(rise):
     assert np.allclose(bypass(overhead, drawn), overhead)
 
 
-def test_a_target_at_the_reference_leaves_only_target_modes_undefined():
+def test_target_at_the_reference_leaves_target_modes_undefined():
     nowhere = (np.nan, np.nan, np.nan)
     for mode in POSITION_IDS:
         undefined = mode in ("target_bearing_local", "lateral_target_bypass")

@@ -74,7 +74,7 @@ def test_each_rule_refuses_alone(bad, reason):
     assert verdicts.bitset[1] == VALID_BITSET
 
 
-def test_limits_are_inclusive_for_motion_and_path_and_exclusive_for_the_mesh():
+def test_motion_limits_are_inclusive_and_mesh_limits_exclusive():
     assert judge(view(x=1.0)).bitset[0] == VALID_BITSET
     assert judge(view(z=1.75)).bitset[0] == VALID_BITSET
     assert judge(view(x=-0.25)).bitset[0] == VALID_BITSET
@@ -87,7 +87,7 @@ def test_limits_are_inclusive_for_motion_and_path_and_exclusive_for_the_mesh():
     assert judge(view(x=0.5), extent=edge).bitset[0] == VALID_BITSET
 
 
-def test_every_failing_rule_sets_its_bit_and_the_first_is_primary():
+def test_failing_rules_set_their_bits_and_the_first_is_primary():
     inside_the_block = view(x=1.15, forward=(-1.0, 0.0, 0.0))
     tight = (np.full(3, -1, np.float32), np.ones(3, np.float32) * 2)
     tight[1][0] = 1.1
@@ -100,7 +100,7 @@ def test_every_failing_rule_sets_its_bit_and_the_first_is_primary():
     assert wide.primary[0] == InvalidReason.SAMPLER_RULE_REJECTED
 
 
-def test_a_nonfinite_pose_carries_one_reason_and_is_never_asked_about():
+def test_nonfinite_pose_has_one_reason_and_is_not_measured():
     broken = view()
     broken[10] = np.inf
     verdicts = judge(broken, view(), np.full(12, np.nan, np.float32), world=AnalyticRoom(), extent=EXTENT)

@@ -33,7 +33,7 @@ from rollout_assets.testing.local_cluster import LocalCluster, RayNode, local_cl
 from rollout_assets.testing.local_daemon import wait_until
 from rollout_assets.testing.object_storage import environment_of, local_object_storage
 from rollout_assets.testing.tiny_campaign import build_tiny_source, write_tiny_campaign
-from tests.commands.in_process import call
+from tests.support.commands import call
 
 pytest.importorskip("ray", reason="Ray is not installed; run: pip install 'rollout-assets[cluster]'")
 pytestmark = pytest.mark.cluster
@@ -106,7 +106,7 @@ def storage(tmp_path_factory):
         yield storage
 
 
-def test_a_campaign_survives_a_killed_node_a_killed_daemon_and_an_orphan(request, tmp_path, storage, capsys):
+def test_a_campaign_survives_a_killed_node_daemon_and_an_orphan(request, tmp_path, storage, capsys):
     source = build_tiny_source(tmp_path, SHARDS)
     ObjectFolder(storage.url("source")).upload(source, list(tree_digests(source)), "")
     local = load_campaign(write_tiny_campaign(tmp_path, source, "local"))

@@ -115,7 +115,7 @@ def test_nothing_to_aggregate_is_said(tmp_path):
         aggregate_rollouts(config_of(tmp_path, "no*"))
 
 
-def digests(folder) -> dict[str, str]:
+def file_digests(folder) -> dict[str, str]:
     return {path.name: file_sha256(path) for path in folder.iterdir() if path.suffix in (".json", ".jsonl")}
 
 
@@ -127,30 +127,30 @@ def collected(folder, name="out", rows=6):
 
 def test_a_file_is_measured_where_it_lies_and_never_merged_into_itself(tmp_path):
     output = collected(tmp_path, "out.jsonl").output
-    before = digests(tmp_path)
+    before = file_digests(tmp_path)
     itself = {"input_glob": str(output), "output_jsonl_fpath": tmp_path / "." / "out.jsonl"}
     report = aggregate_rollouts(RolloutAggregationConfig(**itself, merge_shards=False))
     assert report.lines == 6 and report.merged is None
     assert report.metrics_path == tmp_path / "out_aggregate_metrics.json"
-    assert digests(tmp_path) == before, "the collection's own metrics again, to the bit"
+    assert file_digests(tmp_path) == before, "the collection's own metrics again, to the bit"
     with pytest.raises(CollectionError, match=r"out.jsonl: is input and output at once, and merging would replace it"):
         aggregate_rollouts(RolloutAggregationConfig(**itself))
     with pytest.raises(CollectionError, match=r"matches no result file but the output .*not merged into itself"):
         aggregate_rollouts(RolloutAggregationConfig(**itself | {"input_glob": f"{tmp_path}/ou*.jsonl"}))
-    assert digests(tmp_path) == before
+    assert file_digests(tmp_path) == before
 
 
 @pytest.mark.parametrize("merge", [True, False])
 def test_what_was_collected_is_not_replaced_by_what_was_merged(tmp_path, merge):
     output = collected(tmp_path, "out.jsonl").output
     write_fake_results(tmp_path / "more/other.jsonl", 1, 10)
-    before = digests(tmp_path)
+    before = file_digests(tmp_path)
     for pattern in (f"{tmp_path}/**/*.jsonl", f"{tmp_path}/more/*.jsonl"):
         with pytest.raises(CollectionError, match=r"out.jsonl: belongs to a collection.*choose another output"):
             aggregate_rollouts(
                 RolloutAggregationConfig(input_glob=pattern, output_jsonl_fpath=output, merge_shards=merge)
             )
-    assert digests(tmp_path) == before
+    assert file_digests(tmp_path) == before
 
 
 def test_only_one_process_writes_an_output(shards):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import threading
@@ -31,6 +30,7 @@ from tests.collection.collect_processes import (
     start,
     wait_for,
 )
+from tests.support.digests import store_digests
 
 
 @pytest.mark.ci
@@ -49,12 +49,8 @@ def test_two_servers_give_the_store_that_the_shard_path_gives(tmp_path, tiny_cam
     assert report.prepared.targets_refused == 1, "a target without a label is in the rows, once"
     diff = diff_stores(RolloutZarrStoreReader(tmp_path / "out.zarr"), RolloutZarrStoreReader(tiny_train_shard))
     assert diff.equal, diff.differences
-    assert digests(tmp_path / "out.zarr") == digests(tiny_train_shard)
+    assert store_digests(tmp_path / "out.zarr") == store_digests(tiny_train_shard)
     assert own_children() == before
-
-
-def digests(store):
-    return json.loads((store / "manifest.json").read_bytes())["content_sha256"]
 
 
 def test_a_server_that_is_late_is_named_and_all_are_stopped(tiny_campaign):

@@ -12,7 +12,7 @@ from rollout_assets.rollouts.remote.codec import content_sha256, from_text, pack
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from tests.collection.test_collector import lines_of
-from tests.rollouts.record_digest import digest
+from tests.support.digests import content_digest
 
 
 def collected(path, rows, **changes):
@@ -68,7 +68,7 @@ def test_recipes_are_compared_on_the_same_views(tmp_path, tiny_campaign, tiny_tr
 def first_shell(chains: str) -> str:
     """Digest of the views that were offered at the root."""
     (best, *_) = unpack(tuple[Chain, ...], from_text(chains))
-    return digest(best.steps[0].state.shell)
+    return content_digest(best.steps[0].state.shell)
 
 
 def test_a_view_budget_cuts_collected_rollouts_with_its_reason(tmp_path, tiny_campaign, tiny_train_rows):

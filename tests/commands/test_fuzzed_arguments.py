@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from rollout_assets import cli
-from tests.commands.in_process import call
 from tests.commands.test_campaign_cli import TINY
 from tests.inspection.handmade_stores import clean_records, write
+from tests.support.commands import call
 
 NOTES = "no second opinion: "
 """How a command that succeeds begins to say what it left out."""
@@ -58,8 +58,8 @@ ODD = (
     "x.html",
     "x.csv",
 )
-SAMPLE = 4
-"""Odd texts that every parameter gets in the default run, the first of ``ODD`` among them."""
+SAMPLE = 2
+"""Odd texts that every parameter gets without ``-m slow``, the first of ``ODD`` among them."""
 
 NOWHERE = "nowhere.toml"
 LONG_RUNNING = {"serve", "ui", "demo", "ci", "collect", "bench"}
@@ -162,7 +162,7 @@ def test_every_verb_is_fuzzed():
     assert sum(len(verb.parameters) for verb in VERBS) > 100
 
 
-@pytest.mark.ci  # a second for each verb
+@pytest.mark.ci
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: " ".join(verb.path))
 def test_odd_text_is_refused_in_one_line_or_accepted(verb, places):

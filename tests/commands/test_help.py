@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from tests.commands.in_process import call
 from tests.commands.test_fuzzed_arguments import VERBS
+from tests.support.commands import call
 
 
 def words(text: str) -> set[str]:

@@ -9,9 +9,10 @@ import pytest
 
 from rollout_assets.config import commented_toml
 from rollout_assets.config.training import TrainingConfig, load_training
-from tests.commands.in_process import call
 from tests.learning.conftest import observed_campaign, observed_store  # noqa: F401 - fixtures
 from tests.learning.test_training import config, two_scenes  # noqa: F401 - fixtures
+from tests.support.commands import call
+from tests.support.refusals import assert_names
 
 
 @pytest.fixture
@@ -45,10 +46,10 @@ def test_a_training_from_a_file(training: Path) -> None:
 
     again = call("train", str(training), "--set", "epochs=1")
     assert again.code == 2
-    assert "already has" in again.err
+    assert_names(again.err, folder)
     other = call("train", str(training), "--set", "epochs=2", "--resume")
     assert other.code == 2
-    assert "config.epochs was 1, is 2 now" in other.err
+    assert_names(other.err, "config.epochs", 1, 2)
     resumed = call("train", str(training), "--set", "epochs=1", "--resume", "--json")
     assert resumed.code == 0
     shown = call("policy", "show", str(folder / "policy.safetensors"), "--json")
@@ -68,30 +69,30 @@ def test_sources_are_those_that_the_stores_record(config: TrainingConfig, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "names"),
     [
-        ((), "nothing to train on; give a training's file with stores, or a campaign with -c"),
-        (("absent.toml",), "absent.toml: no such file; 'rollout-assets train --example' prints one"),
-        (("--set", "epochs=0"), "epochs: input should be greater than or equal to 1, got 0"),
-        (("--set", "epoch=3"), "epoch: unknown key; did you mean epochs?"),
-        (("--set", 'device="gpu"'), "device"),
-        (("-c", "absent"), "no such campaign file"),
+        ((), ["stores", "-c"]),
+        (("absent.toml",), ["absent.toml", "rollout-assets train --example"]),
+        (("--set", "epochs=0"), ["epochs", 1, "got 0"]),
+        (("--set", "epoch=3"), ["epoch: ", "epochs"]),
+        (("--set", 'device="gpu"'), ["device", "gpu"]),
+        (("-c", "absent"), ["absent", "campaign"]),
     ],
 )
-def test_wrong_input_is_one_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_wrong_input_is_refused(arguments: tuple[str, ...], names: list[object], tmp_path: Path) -> None:
     done = call("train", *arguments, "-o", str(tmp_path / "out"))
     assert done.code == 2
-    assert message in done.err
+    assert_names(done.err, *names)
     assert "Traceback" not in done.err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_campaign_that_is_not_promoted_says_how(tmp_path: Path) -> None:
+def test_a_campaign_that_is_not_promoted_is_refused(tmp_path: Path) -> None:
     campaign = tmp_path / "mine.toml"
     campaign.write_text('name = "mine"\n')
     done = call("train", "-c", str(campaign), "-o", str(tmp_path / "out"))
     assert done.code == 2
-    assert "not there yet; 'rollout-assets campaign promote -c" in done.err
+    assert_names(done.err, "rollout-assets campaign promote -c", campaign)
 
 
 def test_a_file_that_is_no_checkpoint_is_one_line(tmp_path: Path) -> None:

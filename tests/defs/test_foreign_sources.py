@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.in_process import call
 from tests.defs.campaigns import write_campaign
 from tests.defs.conftest import REPOSITORY
 from tests.sources.foreign_writer import Variant, write_foreign_store
+from tests.support.commands import call
 
 
 def everything_in(folder: Path) -> dict[str, tuple[int, str]]:

@@ -11,8 +11,8 @@ from rollout_assets.campaigns.plan import open_source
 from rollout_assets.config import load_campaign
 from rollout_assets.evaluation import read_evaluation
 from rollout_assets.files import file_sha256
-from tests.commands.in_process import call
 from tests.evaluation.checkpoints import write_checkpoint
+from tests.support.commands import call
 
 
 def quickly(campaign: Path, output: Path) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import rollout_assets
+from tests.support.refusals import assert_names, refused
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 CLIENT = Path(__file__).with_name("client_program.py")
@@ -28,7 +30,7 @@ def untyped(value: Any) -> None:
 
 
 def reveal_every_name() -> str:
-    """A program that reveals the type of every public name."""
+    """Return a program that reveals the type of every public name."""
     names = [f"{package}.{name}" for package in PACKAGES for name in importlib.import_module(package).__all__]
     lines = [f"import {package}" for package in PACKAGES] + [f"reveal_type({name})" for name in names]
     return "\n".join(["from typing import reveal_type", *lines]) + "\n"
@@ -36,13 +38,16 @@ def reveal_every_name() -> str:
 
 @pytest.fixture(scope="module")
 def mypy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What ``mypy --strict`` says, line by line, about the client, all names, and a program with mistakes."""
+    """Return what mypy reports, line by line, about the client, all names, and a program with mistakes.
+
+    It is as strict as for the package. Other options here would discard the cache that both share.
+    """
     folder = tmp_path_factory.mktemp("programs")
     programs = {"client": CLIENT, "names": folder / "every_name.py", "wrong": folder / "wrong_program.py"}
     programs["names"].write_text(reveal_every_name())
     programs["wrong"].write_text(WRONG)
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *map(str, programs.values())]
-    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600).stdout.splitlines()
+    command = [sys.executable, "-m", "mypy", "--no-error-summary", *map(str, programs.values())]
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S).stdout.splitlines()
     return {
         name: [line.split(":", 2)[2].strip() for line in lines if path.name in line] for name, path in programs.items()
     }
@@ -71,8 +76,7 @@ def test_no_public_name_is_any(mypy):
 @pytest.mark.ci
 def test_a_wrong_call_and_an_untyped_name_are_seen(mypy):
     errors = "\n".join(line for line in mypy["wrong"] if line.startswith("error"))
-    assert 'has incompatible type "str"; expected "int"' in errors
-    assert "has no attribute" in errors
+    assert_names(errors, "[arg-type]", '"str"', '"int"', "[attr-defined]", "open_sesame")
     assert revealed(mypy["wrong"]) == ["Any"]
 
 
@@ -86,5 +90,5 @@ def test_the_package_says_that_it_is_typed():
 def test_every_name_of_a_stub_can_be_loaded(package):
     module = importlib.import_module(package)
     assert [name for name in module.__all__ if getattr(module, name, None) is None] == []
-    with pytest.raises(AttributeError, match="no attribute 'open_sesame'"):
+    with refused(AttributeError, "open_sesame"):
         module.open_sesame  # noqa: B018

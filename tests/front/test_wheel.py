@@ -1,4 +1,4 @@
-"""Who only trains installs neither Dagster nor Warp nor a server: the wheel with its base packages is enough."""
+"""The wheel with its base packages is enough to read stores and train: no Dagster, no Warp, no server."""
 
 import importlib.metadata
 import importlib.util
@@ -11,6 +11,7 @@ import zipfile
 from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -19,25 +20,49 @@ from rollout_assets import __version__
 from rollout_assets.config import SelectedDepthRetentionConfig
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig, write_rollout_zarr_store
 from rollout_assets.testing.fake_records import SyntheticRecords
+from tests.support.refusals import assert_names
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 OPTIONAL = ("dagster", "warp", "starlette", "uvicorn", "httpx", "trimesh", "plotly", "matplotlib")
 
+INSPECTIONS = ("store info", "store validate", "inspect waterfall", "inspect ready")
+NEEDS_EXTRA = {
+    "rollout 0 -c CAMPAIGN": "platform",
+    "inspect replay STORE 0 -c demo": "platform",
+    "report STORE -o page.html": "reports",
+    "serve": "serve",
+    "ui": "platform",
+}
+"""Command -> the extra that it needs."""
+
 TRAIN = """
-import importlib.util, json, sys
+import contextlib, importlib.util, io, json, sys
 from rollout_assets import QHIterableDataset, QHLoader, RolloutZarrStoreReader, validate_rollout_zarr_store
 store = sys.argv[1]
 optional = json.loads(sys.argv[2])
 states = sum(len(batch) for batch in QHLoader(QHIterableDataset(store, batch_size=8)))
-print(json.dumps({
+facts = {
     "home": sys.modules["rollout_assets"].__file__,
     "rows": RolloutZarrStoreReader(store).table("candidates").height,
     "valid": validate_rollout_zarr_store(store, deep=True).ok,
     "states": states,
     "imported": [name for name in optional if name in sys.modules],
     "importable": [name for name in optional if importlib.util.find_spec(name)],
-}))
+    "commands": [],
+}
+from rollout_assets.cli import main
+for command in json.loads(sys.argv[3]):
+    sys.argv = ["rollout-assets", *command]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as ended:
+            facts["commands"].append([ended.code, out.getvalue(), err.getvalue()])
+print(json.dumps(facts))
 """
+"""Train, then run commands, all in one process, and print what happened."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +71,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     here = ["--no-build-isolation"] if importlib.util.find_spec("hatchling") else []
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *here, "--wheel-dir", str(folder), str(ROOT)]
-    subprocess.run(build, check=True, timeout=300)
+    subprocess.run(build, check=True, timeout=PATIENCE_S)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -87,7 +112,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder / "venv", with_pip=False)
     python = folder / "venv" / "bin" / "python"
     install = ["--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run([sys.executable, "-m", "pip", *install], check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "pip", *install], check=True, timeout=PATIENCE_S)
     expose(with_dependencies(metadata_of(wheel).get_all("Requires-Dist", [])), folder / "base")
     (site_packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
     (site_packages / "base.pth").write_text(f"{folder / 'base'}\n")
@@ -105,7 +130,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(environment: Path, *command: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     program = [str(environment / "bin" / command[0]), *command[1:]]
-    return subprocess.run(program, capture_output=True, text=True, timeout=300, env=clean, cwd=environment)
+    return subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S, env=clean, cwd=environment)
 
 
 def test_the_wheel_holds_stubs_campaigns_and_the_version(wheel):
@@ -129,32 +154,42 @@ def test_the_wheel_holds_stubs_campaigns_and_the_version(wheel):
     }
 
 
-def test_training_needs_only_the_base_packages(environment, store):
-    done = run(environment, "python", "-c", TRAIN, str(store), json.dumps(OPTIONAL))
+@pytest.fixture(scope="module")
+def facts(environment: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What training and all commands did in the clean environment, in one process."""
+    tmp_path = tmp_path_factory.mktemp("campaign")
+    lines = [*(f"{command} STORE --json" for command in INSPECTIONS), *NEEDS_EXTRA]
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "manifest.json").write_text("{}")
+    (tmp_path / "c.toml").write_text("name = 'c'\nsource.store_dir = 'source'\n")
+    places = {"STORE": str(store), "CAMPAIGN": str(tmp_path / "c.toml")}
+    commands = [[places.get(word, word) for word in line.split()] for line in lines]
+    done = run(environment, "python", "-c", TRAIN, str(store), json.dumps(OPTIONAL), json.dumps(commands))
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
+    return facts | {"commands": dict(zip([*INSPECTIONS, *NEEDS_EXTRA], facts["commands"], strict=True))}
+
+
+def test_training_needs_only_the_base_packages(environment, facts):
     assert Path(facts["home"]).is_relative_to(environment)
     assert facts["valid"] and facts["rows"] > facts["states"] > 0
     assert facts["imported"] == [] and facts["importable"] == []
 
 
-@pytest.mark.parametrize("command", ["store info", "store validate", "inspect waterfall", "inspect ready"])
-def test_stores_can_be_inspected_with_only_the_base_packages(environment, store, command):
-    done = run(environment, "rollout-assets", *command.split(), str(store), "--json")
-    assert done.returncode in (0, 2) and json.loads(done.stdout), done.stderr
+@pytest.mark.parametrize("command", INSPECTIONS)
+def test_inspection_needs_only_the_base_packages(facts, command):
+    code, out, err = facts["commands"][command]
+    assert code in (0, 2) and json.loads(out), err
 
 
-@pytest.mark.parametrize(
-    ("command", "extra"),
-    [
-        ("rollout 0", "platform"),
-        ("inspect replay STORE 0 -c demo", "platform"),
-        ("report STORE -o page.html", "reports"),
-        ("serve", "serve"),
-        ("ui", "platform"),
-    ],
-)
-def test_a_command_that_needs_more_names_the_extra(environment, store, command, extra):
-    refused = run(environment, "rollout-assets", *command.replace("STORE", str(store)).split())
-    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
-    assert f"run: pip install 'rollout-assets[{extra}]'" in refused.stderr
+@pytest.mark.parametrize("command", NEEDS_EXTRA)
+def test_a_command_that_needs_more_names_the_extra(facts, command):
+    code, _, err = facts["commands"][command]
+    assert code == 2 and err.count("\n") == 1
+    assert_names(err, f"pip install 'rollout-assets[{NEEDS_EXTRA[command]}]'")
+
+
+def test_the_console_script_is_installed(environment):
+    done = run(environment, "rollout-assets", "serve")
+    assert done.returncode == 2
+    assert_names(done.stderr, "rollout-assets[serve]")

@@ -4,6 +4,7 @@ import pytest
 from rollout_assets.errors import GeometryError
 from rollout_assets.geometry import boxes, poses
 from rollout_assets.geometry.boxes import OrientedBoxes
+from tests.support.refusals import refused
 
 
 def turned_boxes(rng: np.random.Generator, n: int) -> OrientedBoxes:
@@ -44,9 +45,9 @@ def test_iou_of_known_pairs(a, b, iou):
     assert boxes.oriented_iou(b, a)[0] == pytest.approx(iou, abs=1e-6)
 
 
-def test_iou_agrees_with_sampling_on_a_thousand_random_pairs():
+def test_iou_agrees_with_sampling_on_random_pairs():
     rng = np.random.default_rng(5)
-    a, b = turned_boxes(rng, 1000), turned_boxes(rng, 1000)
+    a, b = turned_boxes(rng, 200), turned_boxes(rng, 200)
     exact = boxes.oriented_iou(a, b)
     sampled = boxes.sampled_iou(a, b, 60_000, rng)
     assert (exact > 0.05).mean() > 0.5  # the pairs do overlap
@@ -93,7 +94,7 @@ def test_containment_is_strict_and_follows_the_pose():
     assert turned.contains([on_face], margin_m=0.05).tolist() == [[True]]
 
 
-def test_corners_are_inside_when_pulled_in_and_outside_when_pushed_out():
+def test_corners_lie_on_the_border_of_their_box():
     rng = np.random.default_rng(9)
     many = turned_boxes(rng, 20)
     for i in range(20):
@@ -118,7 +119,7 @@ def test_padding_is_minus_one_nan_or_zero_throughout():
 
 
 def test_wrong_width_is_refused():
-    with pytest.raises(GeometryError, match=r"\(n, 34\), got \(2, 33\)"):
+    with refused(GeometryError, "(n, 34)", "(2, 33)"):
         boxes.unpack_boxes(np.zeros((2, 33)), poses.IDENTITY_POSE)
 
 

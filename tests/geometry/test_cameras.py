@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import IDENTITY_POSE, inverse, look_along, transform
+from tests.support.refusals import refused
 
 CAMERA = PinholeCamera(fx_px=100, fy_px=110, cx_px=32, cy_px=24, height_px=48, width_px=64)
 
@@ -26,6 +27,7 @@ def test_directions_meet_pixel_centres():
     assert (pixels > 0).all() and (pixels < (64, 48)).all()
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1))
 def test_unprojecting_undoes_projecting(seed):
     rng = np.random.default_rng(seed)
@@ -44,21 +46,21 @@ def test_resizing_keeps_the_field_of_view():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "value"),
     [
-        ({"fx_px": 0.0}, "fx_px must be a finite focal length > 0, got 0.0"),
-        ({"fy_px": float("nan")}, "fy_px"),
-        ({"cx_px": float("inf")}, "cx_px must be finite, got inf"),
-        ({"height_px": -3}, "height_px must be >= 1, got -3"),
-        ({"width_px": 0}, "width_px must be >= 1, got 0"),
+        ("fx_px", 0.0),
+        ("fy_px", float("nan")),
+        ("cx_px", float("inf")),
+        ("height_px", -3),
+        ("width_px", 0),
     ],
 )
-def test_bad_intrinsics_are_refused_with_their_value(change, message):
+def test_bad_intrinsics_are_refused_with_their_value(name, value):
     good = {"fx_px": 1.0, "fy_px": 1.0, "cx_px": 0.0, "cy_px": 0.0, "height_px": 4, "width_px": 4}
-    with pytest.raises(GeometryError, match=message):
-        PinholeCamera(**(good | change))
+    with refused(GeometryError, name, f"got {value}"):
+        PinholeCamera(**(good | {name: value}))
 
 
 def test_depth_of_the_wrong_size_is_refused():
-    with pytest.raises(GeometryError, match="48 x 64"):
+    with refused(GeometryError, "48 x 64"):
         CAMERA.unproject(np.ones((2, 2)), IDENTITY_POSE)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import trimesh
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_assets.geometry.clipping import LATTICE_AXES, clip_to_box, lattice_samples, touching_box
@@ -59,7 +59,7 @@ def test_clipped_area_equals_polygon_by_polygon(seed):
 
 
 @given(st.integers(0, 10_000))
-def test_what_is_left_lies_inside_and_what_cannot_reach_is_left_out(seed):
+def test_clipped_faces_lie_inside_and_reaching_faces_are_found(seed):
     triangles = drawn_triangles(seed)
     assert (np.abs(clip_to_box(triangles, HALF)[0]) <= HALF + 1e-12).all()
     faces = np.arange(18, dtype=np.int32).reshape(6, 3)
@@ -109,6 +109,7 @@ def test_a_line_on_a_shared_edge_is_counted_once():
     assert len(on_edge) == len(np.unique(on_edge)) >= 19
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 10_000))
 def test_samples_equal_a_line_by_line_search(seed):
     triangles, pitch = drawn_triangles(seed, 2), 0.21
@@ -152,7 +153,7 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("room", [4, 1 << 14])
-def test_compiled_clipping_and_sampling_have_the_bits_of_the_twin(name, room):
+def test_compiled_clipping_has_the_bits_of_the_twin(name, room):
     triangles = shape(name)
     parts, source = clip_to_box(triangles, HALF, room)
     parts_twin, source_twin = naive_clipping.clip_to_box(triangles, HALF)

@@ -38,7 +38,6 @@ print(failed)
 
 
 @pytest.mark.ci
-@pytest.mark.ci
-def test_threads_may_use_a_device_while_another_is_the_first_to_import_torch():
+def test_threads_use_a_device_while_another_imports_torch():
     done = subprocess.run([sys.executable, "-c", FIRST_USES], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr

@@ -55,7 +55,7 @@ def soup(seed: int, count: int, size: float, rounded: bool) -> tuple[np.ndarray,
     return points, np.arange(3 * count, dtype=np.int32).reshape(-1, 3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 400), st.sampled_from([0.0, 0.02, 2.0]), st.booleans())
 def test_the_tree_is_that_of_the_slow_builder(seed: int, count: int, size: float, rounded: bool) -> None:
     points, triangles = soup(seed, count, size, rounded)

@@ -13,6 +13,7 @@ import trimesh
 from rollout_assets.errors import DeviceError, GeometryError, MeshError
 from rollout_assets.geometry.devices import resolve_device
 from rollout_assets.geometry.triangle_bvh import TriangleBvh
+from tests.support.refusals import refused
 
 ROOM = trimesh.creation.box((8.0, 6.0, 3.0))
 
@@ -177,40 +178,40 @@ def test_no_queries_give_no_answers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vertices", "faces", "message"),
+    ("vertices", "faces", "names"),
     [
-        (np.zeros((0, 3)), np.zeros((0, 3), int), "the mesh is empty: 0 vertices, 0 faces"),
-        (np.zeros((3, 3)), np.zeros((0, 3), int), "the mesh is empty: 3 vertices, 0 faces"),
-        (np.zeros((3, 3)), [[0, 1, 3]], "face 0 refers to vertex 3, but there are 3 vertices"),
-        (np.zeros((3, 3)), [[0, 1, 2], [0, -1, 2]], "face 1 refers to vertex -1"),
-        ([[0, 0, 0], [np.nan, 0, 0], [0, 1, 0]], [[0, 1, 2]], "vertex 1 is not finite"),
-        ([[0, 0, 0], [0, 0, 0], [0, -1e30, 0]], [[0, 1, 2]], "vertex 2 lies beyond"),
-        (np.zeros((3, 2)), [[0, 1, 2]], r"got \(3, 2\)"),
-        (np.zeros((3, 3)), [[0.0, 1.0, 2.0]], "faces must be integers, got float64"),
+        (np.zeros((0, 3)), np.zeros((0, 3), int), ["0 vertices", "0 faces"]),
+        (np.zeros((3, 3)), np.zeros((0, 3), int), ["3 vertices", "0 faces"]),
+        (np.zeros((3, 3)), [[0, 1, 3]], ["face 0", "vertex 3", "3 vertices"]),
+        (np.zeros((3, 3)), [[0, 1, 2], [0, -1, 2]], ["face 1", "vertex -1"]),
+        ([[0, 0, 0], [np.nan, 0, 0], [0, 1, 0]], [[0, 1, 2]], ["vertex 1", "finite"]),
+        ([[0, 0, 0], [0, 0, 0], [0, -1e30, 0]], [[0, 1, 2]], ["vertex 2", "beyond"]),
+        (np.zeros((3, 2)), [[0, 1, 2]], ["(3, 2)"]),
+        (np.zeros((3, 3)), [[0.0, 1.0, 2.0]], ["faces", "float64"]),
     ],
 )
-def test_unusable_meshes_are_refused_with_the_value(vertices: object, faces: object, message: str) -> None:
-    with pytest.raises(MeshError, match=message):
+def test_unusable_meshes_are_refused_with_the_value(vertices: object, faces: object, names: list[str]) -> None:
+    with refused(MeshError, *names):
         TriangleBvh(np.asarray(vertices), np.asarray(faces), "cpu")
 
 
 def test_odd_shapes_are_refused() -> None:
     bvh = TriangleBvh(ROOM.vertices, ROOM.faces, "cpu")
-    with pytest.raises(GeometryError, match=r"points must have shape \(n, 3\), got \(4,\)"):
+    with refused(GeometryError, "points", "(n, 3)", "(4,)"):
         bvh.closest(np.zeros(4))
-    with pytest.raises(GeometryError, match="2 origins need as many directions, got 3"):
+    with refused(GeometryError, "2 origins", "directions", 3):
         bvh.cast_rays(np.zeros((2, 3)), np.zeros((3, 3)))
-    with pytest.raises(GeometryError, match="max_distance must be >= 0, got -1"):
+    with refused(GeometryError, "max_distance", -1):
         bvh.closest(np.zeros((1, 3)), max_distance=-1)
-    with pytest.raises(GeometryError, match="max_t must be >= 0, got nan"):
+    with refused(GeometryError, "max_t", "nan"):
         bvh.cast_rays(np.zeros((1, 3)), np.ones((1, 3)), max_t=np.nan)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA driver")
 def test_cuda_without_a_driver_names_the_way_out() -> None:
-    with pytest.raises(DeviceError, match='set device = "cpu" or "auto"'):
+    with refused(DeviceError, '"cpu"', '"auto"'):
         resolve_device("cuda")
-    with pytest.raises(DeviceError, match="unknown device 'gpu'"):
+    with refused(DeviceError, "'gpu'"):
         resolve_device("gpu")
     assert resolve_device("auto") == "cpu"
 
@@ -222,14 +223,6 @@ def test_nothing_is_printed_on_stdout() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == ""
-
-
-def test_array_math_does_not_load_warp_or_torch() -> None:
-    code = (
-        "import sys, rollout_assets.config, rollout_assets.geometry.poses, rollout_assets.geometry.boxes\n"
-        "sys.exit(bool({'warp', 'torch'} & set(sys.modules)))"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("side", [-1.0, 1.0])

@@ -6,6 +6,7 @@ from hypothesis.extra import numpy as arrays
 
 from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.voxels import VoxelGrid, voxel_keys
+from tests.support.refusals import refused
 
 POINTS = arrays.arrays(
     np.float32, st.tuples(st.integers(0, 60), st.just(3)), elements=st.floats(-0.125, 0.125, width=32)
@@ -39,14 +40,14 @@ def test_far_apart_points_have_different_keys():
 
 
 @pytest.mark.parametrize(
-    ("points", "voxel_m", "message"),
+    ("points", "voxel_m", "names"),
     [
-        ([[0, 0, 0]], 0.0, "voxel_m must be > 0, got 0"),
-        ([[0, 0]], 1.0, r"\(n, 3\), got \(1, 2\)"),
-        ([[0, 0, 0], [0, np.nan, 0]], 1.0, "point 1 is not finite"),
-        ([[3e6, 0, 0]], 1.0, "beyond 1048576"),
+        ([[0, 0, 0]], 0.0, ["voxel_m", "got 0"]),
+        ([[0, 0]], 1.0, ["(n, 3)", "(1, 2)"]),
+        ([[0, 0, 0], [0, np.nan, 0]], 1.0, ["point 1", "finite"]),
+        ([[3e6, 0, 0]], 1.0, [1048576]),
     ],
 )
-def test_bad_points_are_refused_with_their_value(points, voxel_m, message):
-    with pytest.raises(GeometryError, match=message):
+def test_bad_points_are_refused_with_their_value(points, voxel_m, names):
+    with refused(GeometryError, *names):
         voxel_keys(points, voxel_m)

@@ -15,6 +15,7 @@ import yaml
 from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
 from tests.defs.campaigns import write_campaign
 from tests.infra.kubernetes_api import running_api
+from tests.support.waiting import PATIENCE_S
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
@@ -99,7 +100,7 @@ def job(values, tmp_path_factory) -> dict[str, Any]:
             "-j",
             "tiny_plan",
         ]
-        done = subprocess.run(launch, env=environment, cwd=folder, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(launch, env=environment, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.returncode == 0, done.stderr
     (job,) = api.jobs
     return job
@@ -176,7 +177,7 @@ def instructions(path: Path) -> list[tuple[str, str]]:
     return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in text.splitlines()]
 
 
-def test_the_image_copies_what_is_there_and_installs_extras_that_exist():
+def test_the_image_copies_existing_files_and_known_extras():
     """There is no engine here to build it with: what can be known without one is checked."""
     steps = instructions(FOLDER / "Dockerfile")
     assert {name for name, _ in steps} <= {"FROM", "ENV", "WORKDIR", "COPY", "RUN", "USER", "CMD"}

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.infra.test_kubernetes import validate
+from tests.support.refusals import assert_names, refused
 
 CLUSTER = Path(__file__).resolve().parents[2] / "infra" / "cluster"
 
@@ -26,7 +27,7 @@ def test_ray_reads_the_file_of_ray_up():
     util = pytest.importorskip("ray.autoscaler._private.util", reason="pip install 'rollout-assets[cluster]'")
     config = yaml.safe_load((CLUSTER / "ray" / "ray-up.yaml").read_text())
     util.validate_config(util.prepare_config(config))
-    with pytest.raises(Exception, match="max_worker"):
+    with refused(Exception, "max_worker"):
         util.validate_config(util.prepare_config({**config, "max_worker": 3}))
 
 
@@ -38,6 +39,7 @@ def test_the_slurm_script_runs_the_campaign_that_it_is_given(tmp_path):
     environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(["bash", script, "a b.toml"], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "campaign run --campaign a b.toml\n"
-    refused = subprocess.run(["bash", script], env=environment, capture_output=True, text=True)
-    assert refused.returncode != 0 and "give a campaign file" in refused.stderr
+    without = subprocess.run(["bash", script], env=environment, capture_output=True, text=True)
+    assert without.returncode != 0
+    assert_names(without.stderr, "campaign file")
     assert "#SBATCH --array=0-" in script.read_text()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,9 @@ from rollout_assets.cli import app
 from rollout_assets.inspection.provenance import recorded_campaign
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from tests.inspection import handmade_stores as made
+from tests.support.commands import call
+from tests.support.refusals import assert_names
+from tests.support.waiting import PATIENCE_S
 
 COMMAND = [sys.executable, "-c", "from rollout_assets.cli import main; main()"]
 
@@ -40,25 +42,24 @@ TABLES = {
     "tree": "random_valid",
     "groups": "lateral_target_bypass",
     "depth": "depth median m",
-    "ready": "ready with care",
+    "suspicious": "",
 }
 
 
 @pytest.mark.parametrize(("verb", "word"), TABLES.items())
-def test_tables_read_well(real_store: Path, verb: str, word: str) -> None:
+def test_tables_json_and_csv_hold_the_same_rows(real_store: Path, verb: str, word: str) -> None:
     code, text = run("inspect", verb, real_store)
     assert code == 0 and word in text
-
-
-@pytest.mark.parametrize(
-    "verb", ["waterfall", "targets", "candidates", "steps", "tree", "groups", "depth", "suspicious"]
-)
-def test_json_and_csv_hold_the_same_rows(real_store: Path, verb: str) -> None:
     _, as_json = run("inspect", verb, real_store, "--json")
     _, as_csv = run("inspect", verb, real_store, "--csv")
     rows, lines = json.loads(as_json), list(csv.DictReader(io.StringIO(as_csv)))
     assert len(rows) == len(lines)
     assert rows == [] or list(rows[0]) == list(lines[0])
+
+
+def test_ready_prints_its_verdict(real_store: Path) -> None:
+    code, text = run("inspect", "ready", real_store)
+    assert code == 0 and "ready with care" in text
 
 
 def test_rows_can_be_chosen(real_store: Path) -> None:
@@ -145,40 +146,48 @@ def test_second_opinion_shows_both_values(real_store: Path) -> None:
     assert code == 0 and "agrees: 1 of" in text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["inspect", "waterfall", "/nowhere"], "/nowhere: no rollout store there"),
-        (["inspect", "explain", "STORE", "99999999"], "candidates has rows 0 to"),
-        (["inspect", "groups", "STORE", "--by", "colour"], "group_by must be one of"),
-        (["inspect", "suspicious", "STORE", "--kind", "ghosts"], "no kind 'ghosts'"),
-        (["inspect", "suspicious", "STORE", "--error", "ghosts"], "--error: there is no kind 'ghosts'"),
-        (["inspect", "suspicious", "STORE", "--set", "max_abs_gian=2"], "did you mean max_abs_gain?"),
-        (
-            ["inspect", "suspicious", "STORE", "--set", "max_abs_gain=-2"],
-            "--set: max_abs_gain: input should be",
-        ),
-        (["inspect", "replay", "PLAIN", "0"], "records no campaign; name it with --campaign"),
-        (["inspect", "tree", "STORE", "--json", "--csv"], "--json and --csv exclude each other"),
-        (["inspect", "tree", "FOREIGN"], "is not a rollout store that this package reads: schema is None"),
-        (["report", "STORE", "-o", "page.png"], "must end in .html, got page.png"),
-        (["report", "STORE", "--rollout", "99999", "-o", "page.html"], "rollouts has rows 0 to"),
-    ],
-)
-def test_wrong_input_is_one_line_and_exit_code_2(real_store: Path, tmp_path: Path, arguments, message) -> None:
-    made.write(tmp_path / "plain.zarr", made.clean_records())
-    zarr.create_group(tmp_path / "foreign.zarr")
-    places = {"STORE": real_store, "PLAIN": tmp_path / "plain.zarr", "FOREIGN": tmp_path / "foreign.zarr"}
-    command = [*COMMAND, *(str(places.get(argument, argument)) for argument in arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ, cwd=tmp_path)
-    assert result.returncode == 2 and result.stdout == ""
-    assert result.stderr.startswith("error: ") and message in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
+WRONG = {
+    "inspect waterfall /nowhere": ("/nowhere",),
+    "inspect explain STORE 99999999": ("candidates", "99999999"),
+    "inspect groups STORE --by colour": ("colour", "mixture"),
+    "inspect suspicious STORE --kind ghosts": ("'ghosts'",),
+    "inspect suspicious STORE --error ghosts": ("--error", "'ghosts'"),
+    "inspect suspicious STORE --set max_abs_gian=2": ("max_abs_gian", "max_abs_gain"),
+    "inspect suspicious STORE --set max_abs_gain=-2": ("--set: max_abs_gain", "-2"),
+    "inspect replay PLAIN 0": ("plain.zarr", "--campaign"),
+    "inspect tree STORE --json --csv": ("--json", "--csv"),
+    "inspect tree FOREIGN": ("foreign.zarr", "None"),
+    "report STORE -o page.png": (".html", "page.png"),
+    "report STORE --rollout 99999 -o page.html": ("rollouts", "99999"),
+}
+"""Command -> what its one line names."""
 
 
-def test_a_damaged_store_is_one_clear_line(real_store: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def places(real_store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A good store, one that records no campaign, and a Zarr group that is no store."""
+    folder = tmp_path_factory.mktemp("places")
+    made.write(folder / "plain.zarr", made.clean_records())
+    zarr.create_group(folder / "foreign.zarr")
+    return {"STORE": str(real_store), "PLAIN": str(folder / "plain.zarr"), "FOREIGN": str(folder / "foreign.zarr")}
+
+
+@pytest.mark.parametrize(("command", "names"), WRONG.items(), ids=WRONG)
+def test_wrong_input_is_one_line_and_exit_code_2(places, tmp_path: Path, monkeypatch, command, names) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call(*(places.get(word, word) for word in command.split()))
+    assert done.code == 2 and done.out == "" and list(tmp_path.iterdir()) == []
+    (line,) = done.err.strip().splitlines()
+    assert line.startswith("error: ")
+    assert_names(line, *names)
+
+
+def test_damaged_store_is_one_line_of_a_real_process(real_store: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(real_store, tmp_path / "copy.zarr")
     shutil.rmtree(copy / "candidates" / "position_id" / "c")
-    result = subprocess.run([*COMMAND, "inspect", "tree", str(copy)], capture_output=True, text=True, timeout=120)
-    assert result.returncode == 2 and result.stderr.startswith("error: candidates/position_id: ")
+    command = [*COMMAND, "inspect", "tree", str(copy)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert result.returncode == 2 and result.stdout == ""
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("error: candidates/position_id: ")
     assert RolloutZarrStoreReader(copy).num_rows("steps")

@@ -18,9 +18,9 @@ from rollout_assets.rollouts import rollout_store_inventory_rows
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.foreign.convert import convert_store
 from rollout_assets.sources.vin_store import VinOfflineStore
-from tests.commands.in_process import call
 from tests.inspection.conftest import campaign_of, write_campaign
 from tests.rollouts.zarr_store.research_store import write_research_store
+from tests.support.commands import call
 
 NEWER = "2.0-target-rollout-provenance"
 

@@ -12,6 +12,7 @@ from rollout_assets.errors import ResultsRefused
 from rollout_assets.metrics.estimators import bootstrap_intervals
 from rollout_assets.metrics.results import MetricOptions, aggregate_results, metrics_json
 from tests.metrics.naive_metrics import naive_best, naive_success, naive_summary, tasks_of
+from tests.support.refusals import refused
 
 OPTIONS = MetricOptions(success_threshold=0.25, bootstrap_samples=200)
 
@@ -42,7 +43,7 @@ tables = st.dictionaries(
 
 
 @given(tables, st.randoms(use_true_random=False))
-def test_metrics_equal_plain_loops_and_do_not_depend_on_line_order(table, shuffler):
+def test_metrics_equal_plain_loops_in_any_line_order(table, shuffler):
     results = [result(*key, reward=reward) for key, reward in table.items()]
     metrics = aggregate_results(results, OPTIONS)
     assert [entry["agent_ref"]["name"] for entry in metrics] == sorted({agent for agent, _, _ in table})
@@ -96,7 +97,7 @@ def test_refused_results_are_counted_and_are_no_zero():
     assert entry["agent_metrics"]["truncated/rate"] == 0.5
 
 
-def test_roots_without_a_takeable_view_are_counted_and_are_no_zero():
+def test_roots_without_a_takeable_view_count_and_are_no_zero():
     nowhere = result(rollout=1, status="completed", end_reason="no_takeable_view", num_steps=0) | {"reward": None}
     entry = aggregate_results([result(reward=0.4, end_reason="horizon"), nowhere])[0]
     assert (entry["counts"]["refused"], entry["counts"]["no_view"]) == (0, 1)
@@ -110,7 +111,7 @@ def test_identifiers_stamps_timings_and_steps_are_no_metrics():
     assert names == {"reward", "num_steps", "truncated"}
 
 
-def test_expected_failed_and_missing_are_stated_per_agent_and_task():
+def test_expected_failed_and_missing_are_counted_per_task():
     expected = {("a", 0): 2, ("a", 1): 2, ("b", 0): 1}
     entries = aggregate_results([result("a", 0, 0)], expected=expected, failed={("a", 0): 1})
     a, b = entries
@@ -143,15 +144,15 @@ def test_an_interval_is_as_wide_as_the_normal_approximation_says():
 
 
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("bad", "names"),
     [
-        ([result(), result()], "agent greedy: task 0 rollout 0 comes more than once"),
-        ([result(), result(task=None)], "result 1: _task_index must be a whole number >= 0, got None"),
-        ([result(rollout=True)], "_rollout_index must be"),
-        ([result(agent_ref={})], "agent_ref.name must be the name of an agent, got {}"),
-        ([result(reward=float("nan"))], "reward must be finite or null, got nan"),
+        ([result(), result()], ["agent greedy", "task 0", "rollout 0"]),
+        ([result(), result(task=None)], ["result 1", "_task_index", "None"]),
+        ([result(rollout=True)], ["_rollout_index", "True"]),
+        ([result(agent_ref={})], ["agent_ref.name", "{}"]),
+        ([result(reward=float("nan"))], ["reward", "nan"]),
     ],
 )
-def test_results_that_cannot_be_counted_are_refused_with_the_value(bad, says):
-    with pytest.raises(ResultsRefused, match=says.replace("{}", r"\{\}")):
+def test_results_that_cannot_be_counted_are_refused(bad, names):
+    with refused(ResultsRefused, *names):
         aggregate_results(bad)

@@ -32,7 +32,7 @@ def test_only_points_of_the_target_or_on_the_way_to_it_are_shown() -> None:
     assert points[mask].tolist() == [own, between]
 
 
-def test_the_targets_own_points_leave_room_for_others_only_if_there_are_any() -> None:
+def test_points_of_the_target_leave_room_for_existing_others() -> None:
     rng = np.random.default_rng(0)
     own = rng.uniform(-0.4, 0.4, (400, 3))
     alone, *_ = cloud_of(own, points=64).sample(np.array([0, 0, 3], np.float32))
@@ -43,7 +43,7 @@ def test_the_targets_own_points_leave_room_for_others_only_if_there_are_any() ->
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3))
-def test_a_sample_does_not_depend_on_the_order_of_points_in_different_voxels(seed: int, views: int) -> None:
+def test_sample_is_independent_of_point_order_across_voxels(seed: int, views: int) -> None:
     rng = np.random.default_rng(seed)
     cells = np.unique(rng.integers(-20, 20, (60, 3)), axis=0)
     points = (cells * 0.02).astype(np.float32)

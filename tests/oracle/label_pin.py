@@ -25,7 +25,7 @@ from rollout_assets.oracle.scene import OracleScene
 from rollout_assets.oracle.scorer import OracleScorer, Refused, ScoreRequest
 from rollout_assets.rollouts.generator import RolloutGenerator
 from rollout_assets.sources.vin_store import VinOfflineStore
-from tests.rollouts.record_digest import digest
+from tests.support.digests import content_digest
 
 RECORDED = Path(__file__).with_name("label_pin.json")
 
@@ -66,7 +66,7 @@ def rows(store: VinOfflineStore, config: CampaignConfig, count: int) -> Iterator
         offered = [chain.steps[0].shell.pose_world_camera for chain in chains]
         steps = [step for chain in chains for step in chain.steps]
         made = [(step.labels, step.selection.selected_shell_index, step.selected_depth) for step in steps]
-        yield digest((sample.actor.points_world, offered))[:16], digest(made)[:16]
+        yield content_digest((sample.actor.points_world, offered))[:16], content_digest(made)[:16]
 
 
 def demo_config() -> CampaignConfig:
@@ -100,9 +100,9 @@ def _random_case(scene: OracleScene, mesh: Mesh, config: OracleConfig, rng: np.r
     cloud = scorer.fuse(scene, points)
     region = scorer.region(scene, cloud, _random_box(rng, 3.0)) if config.scene_labels else None
     state = scorer.begin(scene, camera, cloud, box, None if isinstance(region, Refused) else region)
-    inputs = digest((*mesh, points, box.pose_world_object, box.extents_m))
+    inputs = content_digest((*mesh, points, box.pose_world_object, box.extents_m))
     if isinstance(state, Refused):
-        return inputs[:16], digest((state.reason, state.detail))[:16]
+        return inputs[:16], content_digest((state.reason, state.detail))[:16]
     made: list[object] = [state.target.error_m2]
     for depth in range(2):
         poses = _random_views(box, 3, rng)
@@ -113,8 +113,8 @@ def _random_case(scene: OracleScene, mesh: Mesh, config: OracleConfig, rng: np.r
         if depth == 0:
             state = scorer.advance(state, poses[1])
             made += [state.target.error_m2, state.cloud.points]
-        inputs = digest((inputs, poses, valid))
-    return inputs[:16], digest(made)[:16]
+        inputs = content_digest((inputs, poses, valid))
+    return inputs[:16], content_digest(made)[:16]
 
 
 def _random_box(rng: np.random.Generator, size_m: float = 1.0) -> OrientedBoxes:

@@ -18,7 +18,7 @@ from rollout_assets.oracle.scorer import CandidateLabels, OracleScorer, OracleSt
 from rollout_assets.progress import SILENT
 from tests.oracle import label_pin
 from tests.oracle.rooms import CAMERA, room_mesh, root_points, target_box, views
-from tests.rollouts.record_digest import digest
+from tests.support.digests import content_digest
 
 pytestmark = pytest.mark.gpu
 
@@ -34,7 +34,7 @@ def scored(device: str, batch_mib: int = 512) -> list[CandidateLabels]:
 
 
 def test_labels_of_a_room_are_those_of_the_cpu() -> None:
-    assert digest(scored("cuda")) == digest(scored("cpu"))
+    assert content_digest(scored("cuda")) == content_digest(scored("cpu"))
 
 
 def test_rows_of_the_demo_are_those_of_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,18 +47,20 @@ def test_rows_of_the_demo_are_those_of_the_cpu(tmp_path: Path, monkeypatch: pyte
 
 
 def test_memory_that_runs_out_halves_the_batch() -> None:
-    expected = digest(scored("cuda"))
+    expected = content_digest(scored("cuda"))
     device = wp.get_device(resolve_device("cuda"))
     hoard = []
     while device.free_memory > 96 << 20:
         hoard.append(wp.empty(min(device.free_memory - (64 << 20), 1 << 30), dtype=wp.uint8, device=device))
-    assert digest(scored("cuda", batch_mib=16_384)) == expected
+    assert content_digest(scored("cuda", batch_mib=16_384)) == expected
 
 
 def test_threads_share_a_device() -> None:
-    expected = digest(scored("cuda"))
+    expected = content_digest(scored("cuda"))
     results: dict[int, str] = {}
-    threads = [threading.Thread(target=lambda k=k: results.update({k: digest(scored("cuda"))})) for k in range(4)]
+    threads = [
+        threading.Thread(target=lambda k=k: results.update({k: content_digest(scored("cuda"))})) for k in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -70,4 +72,4 @@ def test_every_device_gives_the_same_bits() -> None:
     count = wp.get_cuda_device_count()
     if count < 2:
         pytest.skip("one device only")
-    assert len({digest(scored(f"cuda:{index}")) for index in range(count)}) == 1
+    assert len({content_digest(scored(f"cuda:{index}")) for index in range(count)}) == 1

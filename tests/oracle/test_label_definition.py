@@ -69,7 +69,7 @@ def lamp_by_a_wall() -> tuple[trimesh.Trimesh, OrientedBoxes]:
     return trimesh.util.concatenate([pole, wall]), OrientedBoxes(pose, np.array([[0.6, 0.6, 1.4]], np.float32))
 
 
-def test_exactly_seen_points_of_a_wall_beside_the_target_do_not_count_against_a_view():
+def test_exact_points_of_a_wall_beside_the_target_do_not_count():
     mesh, box = lamp_by_a_wall()
     rng = np.random.default_rng(0)
     on_pole = trimesh.sample.sample_surface(mesh.submesh([np.arange(len(mesh.faces) - 2)], append=True), 40, seed=1)[0]
@@ -104,7 +104,7 @@ def test_noise_of_a_tenth_of_a_micrometre_moves_no_gain():
     assert under_noise(NEW, noise_m=1e-3).moved.max() > 1e-5, "what this test can see"
 
 
-def test_the_old_definitions_still_give_the_old_labels_to_the_bit(small_store):
+def test_old_definitions_give_the_old_labels_to_the_bit(small_store):
     recipe = {"name": "greedy", "policy": "oracle_greedy", "horizon": 2, "branch": 2, "beam_width": 2}
     config = CampaignConfig(
         name="pinned",

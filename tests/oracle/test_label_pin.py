@@ -42,4 +42,4 @@ def test_rows_of_the_demo_are_those_of_before(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     config = label_pin.demo_config()
     build_source(config, SILENT)
-    hold(list(label_pin.rows(open_source(config), config, 4)), "demo")
+    hold(list(label_pin.rows(open_source(config), config, 2)), "demo")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ import rollout_assets
 from rollout_assets.geometry import bvh_query_kernels
 from rollout_assets.geometry.devices import to_warp
 from rollout_assets.oracle import cloud_kernels, view_kernels
+from tests.oracle import loose_kernel
 
 ON_A_GPU = (bvh_query_kernels, cloud_kernels, view_kernels)
 """Modules whose kernels are launched on the campaign's device."""
@@ -50,7 +49,7 @@ def test_every_module_with_kernels_is_listed() -> None:
     assert with_kernels == {module.__name__ for module in ON_A_GPU} | ON_THE_HOST
 
 
-@pytest.mark.parametrize("arch", [75, 120])
+@pytest.mark.parametrize("arch", [75, pytest.param(120, marks=pytest.mark.ci)])
 @pytest.mark.parametrize("source", ON_A_GPU, ids=lambda source: source.__name__.rpartition(".")[2])
 def test_kernels_compile_for_a_gpu_and_round_as_on_the_cpu(source: object, arch: int, tmp_path: Path) -> None:
     to_warp(np.zeros(1), wp.float32, "cpu")  # starts Warp without its banner
@@ -62,17 +61,7 @@ def test_kernels_compile_for_a_gpu_and_round_as_on_the_cpu(source: object, arch:
     assert ROUNDS_OTHERWISE.findall(text) == []
 
 
-def test_the_check_can_fail(tmp_path: Path) -> None:
-    """A module that allows fused products has them, and the check sees it."""
-    code = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "import warp as wp\n"
-        "from tests.oracle.loose_kernel import scaled\n"
-        "wp.init()\n"
-        "wp.compile_aot_module(scaled.module, arch=75, module_dir=Path(sys.argv[1]), use_ptx=True)\n"
-    )
-    root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, cwd=root, capture_output=True)
-    (file,) = tmp_path.glob("*.ptx")
-    assert ROUNDS_OTHERWISE.findall(file.read_text(encoding="ascii"))
+def test_fused_products_are_noticed(tmp_path: Path) -> None:
+    """A module that allows fused products has them, and the pattern sees it."""
+    to_warp(np.zeros(1), wp.float32, "cpu")
+    assert ROUNDS_OTHERWISE.findall(ptx(loose_kernel.scaled.module, 75, tmp_path))

@@ -182,7 +182,7 @@ def test_the_byte_budget_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None
     assert _same(whole, small.score(requests))
 
 
-def test_memory_that_runs_out_makes_batches_smaller_and_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhausted_memory_shrinks_batches_and_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     scorer, requests = _frontier()
     whole = scorer.score(requests)
     after = scorer.advance_all([request.state for request in requests], views(len(requests)))
@@ -244,7 +244,7 @@ def test_an_oriented_box_crops_by_its_own_axes() -> None:
     assert surface is not None and surface.face_count == inside[mesh.faces].any(axis=1).sum() > 0
 
 
-def test_targets_that_cannot_be_labelled_come_back_with_their_reason() -> None:
+def test_targets_without_labels_have_a_reason() -> None:
     mesh = room_mesh()
     scene = OracleScene(mesh.vertices, mesh.faces, "cpu")
     scorer = OracleScorer(OracleConfig(device="cpu", min_current_points=50))

@@ -1,11 +1,14 @@
-"""No label depends on the order in which threads run: Warp's loop over threads on the CPU is shuffled to show it."""
+"""Labels with Warp's loop over CPU threads in shuffled order, and the cache of the kernels compiled for it."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 SHUFFLED = """
 import sys
@@ -25,13 +28,13 @@ from rollout_assets.config import OracleConfig
 from rollout_assets.oracle.scorer import ScoreRequest
 from tests.oracle.rooms import begin, views
 from tests.oracle.test_lanes import one_at_a_time
-from tests.rollouts.record_digest import digest
+from tests.support.digests import content_digest
 
 with one_at_a_time():
     scorer, state = begin(OracleConfig(device="cpu", width_px=24, height_px=20))
     poses = views(6)
     after = scorer.advance(state, poses[1])
-    print(digest(scorer.score([ScoreRequest(each, poses, np.ones(6, bool)) for each in (state, after)])))
+    print(content_digest(scorer.score([ScoreRequest(each, poses, np.ones(6, bool)) for each in (state, after)])))
 """
 
 
@@ -44,7 +47,14 @@ def labels(order: str, cache: Path) -> str:
     return done.stdout
 
 
-def test_the_order_of_threads_changes_no_bit(tmp_path: Path) -> None:
+@pytest.mark.ci
+def test_thread_order_changes_no_bit_and_kernels_are_cached(tmp_path: Path) -> None:
+    """The digest is all of stdout, so neither compiling kernels nor loading compiled ones prints anything there."""
+    cache = tmp_path / "shuffled"
     straight = labels("straight", Path(os.environ.get("WARP_CACHE_PATH", tmp_path / "straight")))
-    assert len(straight.strip()) == 64
-    assert labels("shuffled", tmp_path / "shuffled") == straight
+    assert re.fullmatch(r"[0-9a-f]{64}\n", straight)
+    assert labels("shuffled", cache) == straight
+    compiled = {path: path.stat().st_mtime_ns for path in cache.rglob("*.o")}
+    assert compiled
+    assert labels("shuffled", cache) == straight
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.o")} == compiled

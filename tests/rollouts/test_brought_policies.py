@@ -34,12 +34,12 @@ from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_
 from rollout_assets.serving.request_plans import plan_request
 from tests.collection.test_collector import lines_of
 from tests.rollouts.brought_policy import installed, write_checkpoint, write_package
-from tests.rollouts.record_digest import digest
 from tests.rollouts.shells import shell_at
 from tests.rollouts.zarr_store.conftest import write_campaign_store
 from tests.rollouts.zarr_store.forging import Rows, at, bump, forge
 from tests.rollouts.zarr_store.store_under_test import Mutable
 from tests.serving.server_process import running_server
+from tests.support.digests import content_digest
 
 CAMPAIGN = """
 name = "brought"
@@ -151,7 +151,9 @@ def test_shards_hold_the_records_and_name_the_checkpoint(campaign, records, shar
     assert stored.keys() == chains.keys() and len(stored) >= 5
     for name, chain in chains.items():
         for own, there in zip(chain.steps, stored[name].chain.steps, strict=True):
-            assert digest(own.selection) == digest(there.selection) and digest(own.shell) == digest(there.shell)
+            assert content_digest(own.selection) == content_digest(there.selection) and content_digest(
+                own.shell
+            ) == content_digest(there.shell)
     sha = campaign.recipes[0].checkpoint_sha256
     for shard in shards:
         assert shard.sidecar_manifest()["config_hashes"]["model_checkpoint"] == [sha]
@@ -185,7 +187,7 @@ def test_the_manager_gives_the_same_chains(campaign, records, limits):
 
     rolled_out = [record for record in records if record.lineage.gt_match_status == "matched"]
     expected = [[(s.shell, s.selection.logits) for chain in one.chains for s in chain.steps] for one in rolled_out]
-    assert len(expected) == len(tasks) and digest(asyncio.run(work())) == digest(expected)
+    assert len(expected) == len(tasks) and content_digest(asyncio.run(work())) == content_digest(expected)
 
 
 def collected(path: Path, rows: Path, **changes: object) -> list[dict]:
@@ -379,7 +381,7 @@ def test_a_store_is_valid_where_the_package_is_not_installed(store, package, cam
     assert validate_rollout_zarr_store(store.path, deep=True).errors == []
 
 
-def test_views_that_nobody_can_label_are_stored_under_the_policy_that_was_not_asked(package):
+def test_unlabelled_views_are_stored_under_their_policy(package):
     shell = shell_at(np.zeros((4, 3)), np.ones(4, np.bool_))
     (step,) = offered_chain(shell, IDENTITY_POSE, recipe_of(), "weighted_facts").steps
     assert step.decision.score_source == "weighted_facts" and np.isnan(step.decision.logits).all()

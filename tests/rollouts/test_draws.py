@@ -83,7 +83,7 @@ def rung_counts(silent, rung, count):
 
 
 @pytest.mark.parametrize(("rows", "count"), [(2, 2), (9, 3), (60, 2), (61, 8)])
-def test_both_orders_at_once_have_the_bits_of_one_after_the_other(rows, count):
+def test_both_orders_at_once_equal_one_after_the_other(rows, count):
     rung = np.random.default_rng(rows).random((rows, 17))
     silent = 1.0 - rung
     before = rung_counts(silent, rung, count)[:-1]
@@ -135,6 +135,9 @@ def test_a_low_temperature_still_tells_the_best_views_apart():
     assert spread_logits(np.arange(10.0), 0.5) == pytest.approx((np.arange(10) - 4.5) / 4.5 / 0.5)
 
 
+DRAWN_BRANCH = {"counts": [1, 3], "probabilities": [0.25, 0.75]}
+
+
 class SameStates(DrawnStates):
     """The same states whatever the seed, so that only what a policy does in them is drawn anew."""
 
@@ -166,8 +169,13 @@ def assert_meets(estimates: list[float], truth: float) -> None:
     assert error < 0.05
 
 
-@pytest.mark.parametrize(("count", "gap_m"), [(1, 0.0), (2, 0.0), (3, 0.0), (20, 0.0), (2, 0.8), (3, 0.8)])
-@pytest.mark.parametrize("policy", ["temperature_softmax", "random", "random_valid"])
+@pytest.mark.parametrize(
+    ("policy", "count", "gap_m"),
+    [
+        *(("temperature_softmax", count, gap) for count, gap in ((1, 0.0), (2, 0.0), (3, 0.0), (20, 0.0), (3, 0.8))),
+        *(("random", 2, 0.0), ("random_valid", 3, 0.0), ("random_valid", 2, 0.8)),
+    ],
+)
 def test_weighting_by_inclusion_estimates_a_known_value(policy, count, gap_m):
     """Horvitz-Thompson: what a uniform choice among takeable views would gain, from views that were drawn otherwise."""
     view = state_view()
@@ -201,9 +209,12 @@ def test_a_policy_that_ranks_includes_what_it_picks(policy):
 
 
 @pytest.mark.parametrize(
-    "branch", [1, 2, 3, (3, 1), {"counts": [1, 3], "probabilities": [0.25, 0.75]}], ids=["1", "2", "3", "3,1", "drawn"]
+    ("policy", "branch"),
+    [
+        *(("temperature_softmax", branch) for branch in (1, 2, (3, 1), DRAWN_BRANCH)),
+        *(("random_valid", branch) for branch in (3, DRAWN_BRANCH)),
+    ],
 )
-@pytest.mark.parametrize("policy", ["temperature_softmax", "random_valid"])
 def test_weighted_trees_estimate_the_return_of_another_policy(policy, branch):
     """Chains of a tree without a beam, each weighted by the product over its steps of q / inclusion."""
     world = DrawnStates(RolloutKey(1, "s", "t"), k=5)

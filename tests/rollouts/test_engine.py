@@ -73,7 +73,7 @@ def test_schedules_repeat_their_last_entry(branch, counts):
     assert [len(run(greedy(horizon=h, branch=branch), states)) for h in (1, 2, 3)] == counts
 
 
-def test_stochastic_branching_is_seeded_and_follows_its_probabilities():
+def test_stochastic_branching_follows_seed_and_probabilities():
     recipe = greedy(horizon=1, branch={"counts": [1, 3], "probabilities": [0.25, 0.75]})
     counts = [len(run(recipe, DrawnStates(RolloutKey(seed, "s", "t"), takeable_share=1.0))) for seed in range(800)]
     again = [len(run(recipe, DrawnStates(RolloutKey(seed, "s", "t"), takeable_share=1.0))) for seed in range(800)]
@@ -103,7 +103,7 @@ def test_recipes_that_reach_the_same_state_see_the_same_shell():
     assert np.array_equal(one.steps[0].state.shell.pose_world_camera, other[0].steps[0].state.shell.pose_world_camera)
 
 
-def test_selection_randomness_differs_by_recipe_seed_target_and_path():
+def test_selection_differs_by_recipe_seed_target_and_path():
     recipes = [RolloutRecipeConfig(name=name, policy="random_valid", horizon=3) for name in ("a", "b")]
     keys = [KEY, RolloutKey(4, "scene/snippet", "t"), RolloutKey(3, "other", "t"), RolloutKey(3, "scene/snippet", "u")]
     digests = {key.selection_digest(recipe, path) for key in keys for recipe in recipes for path in ((), (1,), (1, 2))}

@@ -160,7 +160,7 @@ def test_live_observations_equal_those_of_the_store_to_the_bit(stored, source, r
     assert live.point_mask.any() and (live.point_age[live.point_mask] > 0).any()
 
 
-def test_an_observation_does_not_depend_on_the_states_beside_it_or_on_what_is_kept(stored, source, roots):
+def test_observation_is_independent_of_batch_and_cache(stored, source, roots):
     states = StoredChains(stored, source).states()[::-3]
     requests, left = live_requests(states, roots), [state.steps_left for *_, state in states]
     together = StateObserver(evaluator_of(), WHAT).observe(requests, left)
@@ -264,7 +264,7 @@ def test_the_loader_of_stored_states_says_the_same(stored, source, roots):
     assert equal(loader.observations(range(len(states))), live) == []
 
 
-def test_a_state_without_steps_left_offers_nothing_and_is_not_evaluated(roots):
+def test_state_without_steps_left_is_not_evaluated(roots):
     evaluator = evaluator_of()
     root = next(iter(roots.values()))
     start = StateRequest(root, 5, ())

@@ -105,13 +105,13 @@ def test_guards_keep_distance_to_history_and_siblings():
     assert decision.probabilities.tolist() == [0, 1, 0, 0]
 
 
-def test_when_no_candidate_keeps_its_distance_the_best_is_taken_and_noted():
+def test_best_view_is_taken_when_none_keeps_its_distance():
     view = PolicyView(np.ones(3, bool), np.zeros((3, 3)), np.zeros((1, 3)), np.array([1.0, 3.0, 2.0]))
     decision = decide(recipe("oracle_greedy", min_history_distance_m=1), view, 2, np.random.default_rng(0))
     assert decision.selected == (1,) and decision.guards_relaxed
 
 
-def test_random_draws_among_labelled_views_and_random_valid_among_all():
+def test_random_draws_labelled_views_and_random_valid_all():
     view = PolicyView(np.ones(3, bool), np.zeros((3, 3)), np.zeros((1, 3)), np.array([np.nan, 1.0, np.nan]))
     rng = np.random.default_rng(0)
     assert {decide(recipe("random"), view, 1, rng).selected for _ in range(20)} == {(1,)}

@@ -18,8 +18,8 @@ from rollout_assets.learning.checkpoints import read_card
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rounds.evaluation import campaign_evaluation
 from rollout_assets.rounds.training import campaign_training, train_campaign_policy
-from tests.commands.in_process import call
 from tests.rounds.campaigns import write_rounds
+from tests.support.commands import call
 
 
 def run(*arguments: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A real HTTP server with made-up results, which fails, hangs and drops connections as told."""
+"""A real HTTP server with made-up results, which fails, hangs and drops connections on request."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from tests.support.waiting import POLL_S, wait_until
 
 HEALTH = {
     "campaign": "made-up",
@@ -39,7 +41,8 @@ class FakeServer:
     order: list[int] = field(default_factory=list)
     under_way: int = 0
     most_under_way: int = 0
-    delay_s: float = 0.0
+    held: Callable[[], bool] = lambda: False
+    """Whether answers are held back for the moment."""
     idempotency_keys: set[str] = field(default_factory=set)
 
     async def run(self, request: Request) -> Response:
@@ -75,8 +78,8 @@ class FakeServer:
                 return JSONResponse({"reward": "plenty"})
             case "other":
                 return JSONResponse(fake_result(row | {"_task_index": key[0] + 1}))
-        if self.delay_s:
-            await asyncio.sleep(self.delay_s)
+        while self.held():
+            await asyncio.sleep(POLL_S)
         return JSONResponse(fake_result(row))
 
     async def say_health(self, request: Request) -> Response:
@@ -129,33 +132,36 @@ class _Server(uvicorn.Server):
         """The test's own process handles signals."""
 
 
-class _Transport:
-    """Passes uvicorn's transport on to the application, which may abort it."""
+class _Host:
+    """A listening port in a thread, which serves one application after another.
 
-    def __init__(self, app: Starlette) -> None:
-        self._app = app
+    Starting and stopping uvicorn takes longer than most tests, so a host is used again. It ends with the process.
+    """
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            scope["transport"] = send.__self__.transport
-        await self._app(scope, receive, send)
+    def __init__(self) -> None:
+        self.app: Starlette | None = None
+        uv = _Server(uvicorn.Config(self._serve, port=0, log_config=None, lifespan="off", http="h11"))
+        threading.Thread(target=uv.run, daemon=True).start()
+        wait_until(lambda: uv.started, "a fake server that listens")
+        self.url = f"http://127.0.0.1:{uv.servers[0].sockets[0].getsockname()[1]}"
+
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass uvicorn's transport on to the application, which may abort it."""
+        assert self.app is not None, "a request after the end of its test"
+        await self.app(scope | {"transport": send.__self__.transport}, receive, send)
+
+
+_idle_hosts: list[_Host] = []
 
 
 @contextmanager
 def running(server: FakeServer) -> Iterator[FakeServer]:
-    """The server on a free port, in a thread."""
-    app = Starlette(routes=[Route("/run", server.run, methods=["POST"]), Route("/health", server.say_health)])
-    config = uvicorn.Config(
-        _Transport(app), port=0, log_config=None, lifespan="off", http="h11", timeout_graceful_shutdown=1
-    )
-    uv = _Server(config)
-    thread = threading.Thread(target=uv.run, daemon=True)
-    thread.start()
-    while not uv.started:
-        thread.join(0.01)
-    server.url = f"http://127.0.0.1:{uv.servers[0].sockets[0].getsockname()[1]}"
+    """Serve at a port that no other running fake server has."""
+    host = _idle_hosts.pop() if _idle_hosts else _Host()
+    host.app = Starlette(routes=[Route("/run", server.run, methods=["POST"]), Route("/health", server.say_health)])
+    server.url = host.url
     try:
         yield server
     finally:
-        uv.should_exit = True
-        thread.join(10)
+        host.app = None
+        _idle_hosts.append(host)

@@ -24,7 +24,7 @@ from rollout_assets.rollouts.zarr_store import (
 from rollout_assets.serving.request_plans import MAX_STEPS
 from rollout_assets.serving.service import RolloutService, ServiceLimits
 from rollout_assets.sources.vin_store import VinOfflineStore
-from tests.rollouts.record_digest import digest
+from tests.support.digests import content_digest
 
 CAMPAIGN = """
 name = "collected"
@@ -101,7 +101,7 @@ def test_every_row_gives_the_shard_paths_record_to_the_bit(config, store, record
     assert len(results) == len(records) > 10
     for result, record in zip(results, records, strict=True):
         made = unpack(RolloutZarrRecord, from_text(result.record))
-        assert digest(made) == digest(record)
+        assert content_digest(made) == content_digest(record)
         assert result.content_sha256 == content_sha256(pack(RolloutZarrRecord, record))
         assert result.target_rank == record.lineage.target_selection_rank
 
@@ -111,7 +111,7 @@ def test_another_seed_gives_what_a_campaign_of_that_seed_stores(config, store):
     record = next(iter(RolloutGenerator(other, store).records(store.rows()[:1])))
     (result,) = run(config, store, [row_of(record, seed=99)])
     assert result.seed == 99
-    assert digest(unpack(RolloutZarrRecord, from_text(result.record))) == digest(record)
+    assert content_digest(unpack(RolloutZarrRecord, from_text(result.record))) == content_digest(record)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_figures_agree_with_the_record(config, store, records):
     assert result.mean_valid_fanout == pytest.approx(sum(step["valid_fanout"] for step in result.steps) / len(best))
     assert result.final_error_m2 == result.steps[-1]["error_after_m2"] < result.root_error_m2
     (chain, *_) = unpack(tuple[Chain, ...], from_text(result.chains))
-    assert digest(chain.steps[0].state.shell) == digest(best[0].shell)
+    assert content_digest(chain.steps[0].state.shell) == content_digest(best[0].shell)
     assert {"wait", "prepare", "score", "select", "record", "total"} == result.timings_s.keys()
 
 
@@ -184,7 +184,7 @@ def test_a_target_without_a_label_is_refused_with_the_record_that_the_shard_path
     (result,) = run(strict, store, [RolloutRequest(source_row=0, recipe="softmax", include=("record",))])
     assert result.status == "refused" and result.refused_reason and result.reward is None
     assert result.agent_ref.name == "softmax"
-    assert digest(unpack(RolloutZarrRecord, from_text(result.record))) == digest(first)
+    assert content_digest(unpack(RolloutZarrRecord, from_text(result.record))) == content_digest(first)
 
 
 def test_a_step_limit_cuts_the_rollout_and_says_so(config, store):
@@ -218,7 +218,7 @@ def test_a_changed_recipe_gives_what_the_campaign_with_that_recipe_stores(config
     by_params = row_of(record, params={"horizon": 1, "branch": [3, 1]})
     in_full = row_of(record, recipe=changed)
     for result in run(config, store, [by_params, in_full]):
-        assert digest(unpack(RolloutZarrRecord, from_text(result.record))) == digest(record)
+        assert content_digest(unpack(RolloutZarrRecord, from_text(result.record))) == content_digest(record)
 
 
 @pytest.mark.parametrize(

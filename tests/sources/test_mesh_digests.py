@@ -48,7 +48,7 @@ def test_an_untouched_file_is_not_read_again(mesh: Path, monkeypatch: pytest.Mon
     assert library(mesh).known_hash("a") == known
 
 
-def test_a_mesh_changed_with_its_size_and_time_kept_has_another_hash(mesh: Path) -> None:
+def test_mesh_changed_at_equal_size_and_time_has_another_hash(mesh: Path) -> None:
     kept = library(mesh)
     before = kept.known_hash("a")
     move_in_place(mesh)
@@ -56,7 +56,7 @@ def test_a_mesh_changed_with_its_size_and_time_kept_has_another_hash(mesh: Path)
     assert kept.load("a").content_hash == meshes.content_hash(MOVED, FACES)
 
 
-def test_the_version_of_a_label_is_of_what_is_scored_whatever_is_remembered(mesh: Path) -> None:
+def test_mesh_version_is_of_the_scored_mesh_not_the_cache(mesh: Path) -> None:
     digests = MeshDigests(mesh.parents[1] / "digests")
     digests.put(mesh, FileStamp.of(mesh), "0" * 64)
     lying = library(mesh)
@@ -81,7 +81,7 @@ def test_a_place_that_cannot_be_written_to_is_no_error(mesh: Path) -> None:
     assert library(mesh).known_hash("a") == meshes.content_hash(VERTICES, FACES)
 
 
-def test_nothing_is_written_beside_the_mesh_or_into_a_campaign_that_is_not_there(mesh: Path) -> None:
+def test_digests_are_written_only_into_an_existing_campaign(mesh: Path) -> None:
     nowhere = mesh.parents[1] / "campaign"
     MeshLibrary([mesh.parent], digests=MeshDigests(nowhere / "mesh_digests")).known_hash("a")
     MeshLibrary([mesh.parent]).known_hash("a")

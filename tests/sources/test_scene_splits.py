@@ -51,7 +51,7 @@ def test_every_scene_is_in_exactly_one_split(scenes, seed, shares):
 
 
 @given(SCENES, SEEDS, VAL_SHARES, st.data())
-def test_a_scene_moves_neither_with_the_order_nor_with_other_scenes(scenes, seed, shares, data):
+def test_split_of_a_scene_is_independent_of_other_scenes(scenes, seed, shares, data):
     config = SplitConfig(mode="by_scene", seed=seed, shares=shares)
     whole = splits_of(config, rows_of(scenes))
     shuffled = data.draw(st.permutations(scenes))
@@ -94,7 +94,7 @@ def test_the_split_of_a_scene_is_pinned():
     assert val == [1, 4]
 
 
-def test_a_row_that_moves_keeps_its_own_split_and_one_that_stays_is_the_same_row():
+def test_moved_row_keeps_its_source_split():
     rows = rows_of(["kitchen", "hall"])
     config = SplitConfig(mode="explicit", scenes={"val": ["kitchen"]}, rest="train")
     first, _, third, _ = scene_splits(config).assign(rows, "source")
@@ -131,12 +131,12 @@ def test_the_default_changes_no_hash_and_no_row():
         ({"mode": "by_sample"}, "'from_source', 'by_scene' or 'explicit'"),
     ],
 )
-def test_a_section_that_makes_no_sense_is_refused_with_its_values(section, message):
+def test_invalid_split_section_is_refused_with_its_values(section, message):
     with pytest.raises(ValidationError, match=message):
         SplitConfig(**section)
 
 
-def test_scenes_that_no_list_names_are_refused_by_name_and_with_the_way_out():
+def test_unlisted_scenes_are_refused_by_name():
     config = SplitConfig(mode="explicit", scenes={"train": ["hall"]})
     rows = rows_of(["hall", *(f"room-{number}" for number in range(7))])
     with pytest.raises(ConfigError) as refused:
@@ -147,7 +147,7 @@ def test_scenes_that_no_list_names_are_refused_by_name_and_with_the_way_out():
     )
 
 
-def test_a_csv_says_the_split_of_every_scene_and_is_read_again_when_it_changes(tmp_path):
+def test_split_csv_is_read_again_when_it_changes(tmp_path):
     path = tmp_path / "splits.csv"
     path.write_text("\ufeffsplit, scene_id\r\nval,kitchen\r\n\r\n train , hall\r\nval,kitchen\r\n")
     config = SplitConfig(mode="explicit", file=path)
@@ -171,14 +171,14 @@ def test_a_csv_says_the_split_of_every_scene_and_is_read_again_when_it_changes(t
         ('scene_id,split\n"a,train\n', r"splits.csv:2: is not CSV"),
     ],
 )
-def test_a_csv_that_cannot_be_used_is_named_with_its_line(tmp_path, text, message):
+def test_invalid_split_csv_is_refused_with_its_line(tmp_path, text, message):
     path = tmp_path / "splits.csv"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         scene_splits(SplitConfig(mode="explicit", file=path))
 
 
-def test_a_missing_csv_is_named_and_its_path_starts_at_the_campaign_file(tmp_path):
+def test_split_csv_path_is_relative_to_the_campaign_file(tmp_path):
     campaign = tmp_path / "campaign.toml"
     campaign.write_text('name = "a"\n[split]\nmode = "explicit"\nfile = "lists/splits.csv"\n')
     config = load_campaign(campaign).split

@@ -116,7 +116,7 @@ def test_without_the_package_nothing_is_begun(
     assert "\n" not in str(caught.value) and not (tmp_path / "campaign").exists()
 
 
-def test_meshes_that_are_not_simplified_as_the_campaign_says_are_refused(ball: Path) -> None:
+def test_meshes_simplified_otherwise_are_refused(ball: Path) -> None:
     meshes = MeshLibrary([ball.parent])
     assert SceneLoader(meshes, OracleConfig(device="cpu")).find("ball") is not None
     with pytest.raises(ConfigError, match=r"opened with simplify = None, but oracle\.simplify is 0\.2"):

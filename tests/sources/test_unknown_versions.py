@@ -14,7 +14,7 @@ from rollout_assets.sources.audit import audit_store
 from rollout_assets.sources.versions import BLOCK_USES, SUPPORTED_VERSIONS, name_problems, unsupported_version
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.testing.tiny_campaign import write_tiny_campaign
-from tests.commands.in_process import call
+from tests.support.commands import call
 
 NO_VERSION: tuple[Any, ...] = (6, 12, "7", None, True, 7.0, [7], -7)
 

@@ -258,7 +258,7 @@ def test_check_names_every_kind_of_damage(store_copy, kind):
     assert [p for p in audit.broken if re.search(message, p)], audit.broken
 
 
-def test_check_passes_on_an_undamaged_store_and_only_misses_the_backbone(small_store):
+def test_check_of_an_undamaged_store_only_misses_the_backbone(small_store):
     audit = audit_store(small_store)
     assert audit.ok and audit.num_rows == 4 and audit.unknown == ()
     assert audit.unusual == ("no evidence of the backbone in every row; only semi-dense points support their targets",)
@@ -317,7 +317,7 @@ def test_rows_are_in_index_order_and_found_by_index_or_key(small_store):
         store.rows("test")
 
 
-def test_a_sample_holds_what_the_arrays_say_in_world_and_camera_frames(small_store):
+def test_sample_equals_its_arrays_in_world_and_camera_frames(small_store):
     store = VinOfflineStore.open(small_store)
     row = store.row(3)
     sample = store.sample(row)
@@ -355,7 +355,7 @@ def test_a_row_without_any_box_has_an_empty_set(store_copy):
     assert len(store.sample(store.row(0)).truth.gt_boxes) == 0
 
 
-def test_big_blocks_are_chunked_by_row_so_that_a_row_is_read_alone(small_store):
+def test_large_blocks_are_chunked_by_row(small_store):
     assert zarr.open_array(small_store / block_file(layout.GT_OBBS), mode="r").chunks[0] == 1
 
 
@@ -394,7 +394,7 @@ def test_an_append_under_way_is_not_seen(store_copy):
     assert len(store) == 4 and audit_store(store_copy).ok
 
 
-def test_poses_of_walks_are_at_head_height_and_boxes_lie_in_the_scene(small_store):
+def test_walks_are_at_head_height_and_boxes_in_the_scene(small_store):
     store = VinOfflineStore.open(small_store)
     for row in store.rows():
         sample = store.sample(row)

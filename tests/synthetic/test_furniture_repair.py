@@ -14,7 +14,7 @@ from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_
 from rollout_assets.synthetic.furniture_files import load_furniture
 from rollout_assets.synthetic.furniture_repair import FurnitureFile, RepairedFurniture, class_of, repair_furniture
 from rollout_assets.testing.tiny_campaign import write_tiny_campaign
-from tests.commands.in_process import call
+from tests.support.commands import call
 
 QUADS = ((1, 2, 4, 3), (5, 7, 8, 6), (1, 5, 6, 2), (3, 4, 8, 7), (1, 3, 7, 5), (2, 6, 8, 4))
 """Sides of a box of eight corners, seen from outside in OBJ's counting."""

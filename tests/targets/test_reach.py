@@ -21,11 +21,11 @@ def around(bearing_deg: float, distance_m: float) -> np.ndarray:
     ("bearing_deg", "distance_m", "turn_deg"),
     [(0, 3, 0), (90, 2, 60), (-90, 2, 60), (180, 2, 150), (20, 2, 0), (170, 0.9, 0), (120, 100, 119.427)],
 )
-def test_the_least_turn_is_the_bearing_less_what_a_step_sideways_gains(bearing_deg, distance_m, turn_deg):
+def test_least_turn_is_the_bearing_less_a_sideways_step(bearing_deg, distance_m, turn_deg):
     assert least_turn_deg(REFERENCE, around(bearing_deg, distance_m), 1.0)[0] == pytest.approx(turn_deg, abs=1e-2)
 
 
-def test_a_step_is_limited_by_the_rule_and_by_the_candidate_radius():
+def test_step_is_limited_by_rule_and_candidate_radius():
     point = around(90, 2)
     rules = CandidateRules(max_yaw_deg=65, max_step_m=1.0)
     assert within_turn(REFERENCE, point, CandidateConfig(rules=rules)).all()
@@ -37,7 +37,7 @@ def mixture(*gazes: str) -> tuple[MixtureComponent, ...]:
     return tuple(MixtureComponent(position="forward_local", orientation=gaze, count=4) for gaze in gazes)
 
 
-def test_a_longer_horizon_turns_further_only_where_a_view_may_look_elsewhere():
+def test_longer_horizon_turns_further_if_views_may_look_away():
     """Straight to the left at 4 m: 90° - asin(walk / 4 m) is 75.5° after one step and 60° after two."""
     point, rules = around(90, 4), CandidateRules(max_yaw_deg=65, max_step_m=1.0)
     gazes = {"target": mixture("target_point"), "ahead": mixture("target_point", "forward_rig")}
@@ -66,7 +66,7 @@ def test_jitter_turns_a_view_less_than_its_target_asks_for():
         (9.0, 0.05, 6, 20.0, True),
     ],
 )
-def test_some_view_of_the_horizon_must_come_near_enough_to_see_a_box(distance_m, side_m, horizon, far_m, seen):
+def test_a_view_of_the_horizon_must_come_near_the_box(distance_m, side_m, horizon, far_m, seen):
     recipes = ({"name": "short", "policy": "random_valid", "horizon": 1},)
     longest = {"name": "long", "policy": "random_valid", "horizon": horizon}
     config = CampaignConfig(name="far", recipes=(*recipes, longest), oracle={"zfar_m": far_m})

@@ -125,7 +125,7 @@ def test_the_largest_2d_box_is_clipped_to_the_image(pixels, area):
     assert got == pytest.approx([area], nan_ok=True)
 
 
-def test_visibility_without_a_2d_box_is_fixed_and_saturates_with_a_large_one():
+def test_visibility_is_fixed_without_a_2d_box_and_saturates():
     assert described(Box()).visibility_score.tolist() == pytest.approx([0.35])
     assert described(Box(pixels=((0, 100, 0, 80),))).visibility_score.tolist() == [1.0]
     assert described(Box(pixels=((200, 300, 0, 10),))).visibility_score.tolist() == [0.0]
@@ -188,7 +188,7 @@ def test_reasons_are_counted_by_their_primary():
     assert reason_counts(table) == {Reason.VALID: 1, Reason.CONFIDENCE_TOO_LOW: 2}
 
 
-def test_ground_truth_is_refused_with_a_warning_unless_the_protocol_takes_it():
+def test_ground_truth_boxes_need_a_protocol_that_takes_them():
     seen = actor(None, points_in(CENTER, 10))
     with pytest.warns(UserWarning, match="key-7: ground-truth boxes are refused"):
         refused = describe_ground_truth_targets(seen, truth(Box()), V1)
@@ -225,7 +225,7 @@ def test_rank_is_by_score_then_source_index_then_id():
     assert ranked(table).tolist() == [2, 1, 4, 0]
 
 
-def test_greedy_takes_the_best_three_and_leaves_the_generator_alone():
+def test_greedy_takes_the_best_three_and_draws_nothing():
     table = spread([0.3, 0.9, 0.5, 0.7])
     rng = rng_for("greedy")
     chosen = select_targets(table, V1, rng)
@@ -254,7 +254,7 @@ def test_softmax_frequencies_are_the_recorded_probabilities():
     assert np.abs(firsts / 4000 - share).max() < 0.03
 
 
-def test_softmax_at_a_low_temperature_is_greedy_and_at_a_high_one_uniform():
+def test_softmax_is_greedy_when_cold_and_uniform_when_hot():
     table = spread([0.3, 0.9, 0.5, 0.7])
     cold = TargetConfig(policy="temperature_softmax_top_k", temperature=1e-5)
     assert [t.source_index for t in select_targets(table, cold, rng_for("cold"))] == [1, 3, 2]

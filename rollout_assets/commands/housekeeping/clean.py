@@ -7,16 +7,17 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollout_assets.campaigns.cleaning.clean import clean_campaign
-from rollout_assets.campaigns.cleaning.removable import Removable
 from rollout_assets.commands.settings import CampaignSettings, read_settings
 from rollout_assets.commands.terminal import AsJson, CampaignOption, green, print_json, print_table, say, yellow
 from rollout_assets.config import DEMO_CAMPAIGN, data_home, load_campaign
 from rollout_assets.errors import counted
+
+if TYPE_CHECKING:
+    from rollout_assets.campaigns.cleaning.removable import Removable
 
 SHOWN_PER_KIND = 20
 """Things of one kind that are listed; the result in JSON has all of them."""
@@ -40,6 +41,8 @@ def clean(
     each stays. Whatever a version, a pin, a link or a plan still refers to stays in any case.
     """
     config = load_campaign(campaign, read_settings(settings))
+    from rollout_assets.campaigns.cleaning.clean import clean_campaign
+
     cleaning = clean_campaign(config, apply=apply)
     runs = _old_runs(campaign, home or data_home(), apply)
     found = (*cleaning.found, *runs)

@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 
+from rollout_assets.campaigns.derived import DerivedFiles, derived_record, inputs_digest
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.objects.publishing import publish_folder
 from rollout_assets.campaigns.objects.working_copy import fetch_folder
@@ -16,9 +17,10 @@ from rollout_assets.collection.result_files import collected_files
 from rollout_assets.collection.store_results import stored_results
 from rollout_assets.defs.metadata import Metadata, data_version, page, store_metadata, table
 from rollout_assets.defs.step import CampaignStep
+from rollout_assets.files import file_sha256
 from rollout_assets.inspection.stored_opinion import read_opinion
 from rollout_assets.metrics.results import aggregate_results
-from rollout_assets.reports.store_report import write_store_report
+from rollout_assets.reports.store_report import pictures_folder, write_store_report
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 KEY_METRICS = ("reward/mean", "success@1")
@@ -26,13 +28,20 @@ KEY_METRICS = ("reward/mean", "success@1")
 
 
 def rollout_report(step: CampaignStep) -> dg.MaterializeResult[None]:
-    """Write one page per split, with the second opinion that the check of that name has kept."""
+    """Write one page per split, with the second opinion that the check of that name has kept.
+
+    A page whose store, campaign, source and second opinion are the same stays as it is.
+    """
     version = current_version(step.config)
     readers = {child.name: RolloutZarrStoreReader(child) for child in version.children}
-    pages = {split: _page(step, split, reader) for split, reader in readers.items()}
+    written = {split: _page(step, split, reader) for split, reader in readers.items()}
+    pages = {split: path for split, (path, _) in written.items()}
+    kept_since = sorted(made_at for _, made_at in written.values() if made_at)
+    verdict = f"unchanged since {kept_since[0]}" if len(kept_since) == len(written) else "written"
     return dg.MaterializeResult(
         metadata=page(
             {
+                "verdict": verdict,
                 **{f"report_{split}": dg.MetadataValue.path(str(path)) for split, path in pages.items()},
                 "version": version.name,
                 **store_metadata(list(readers.values())),
@@ -43,13 +52,21 @@ def rollout_report(step: CampaignStep) -> dg.MaterializeResult[None]:
     )
 
 
-def _page(step: CampaignStep, split: str, reader: RolloutZarrStoreReader) -> Path:
+def _page(step: CampaignStep, split: str, reader: RolloutZarrStoreReader) -> tuple[Path, str]:
+    """Path of the page of a split, and since when it is unchanged; the latter is empty if it was written just now."""
     layout = CampaignLayout.of(step.config)
     fetch_folder(layout, layout.reports)
-    opinion = read_opinion(layout.second_opinion(split), reader)
-    path = write_store_report(reader, layout.reports / f"{split}.html", campaign=step.config, opinion=opinion)
+    path, stored = layout.reports / f"{split}.html", layout.second_opinion(split)
+    inputs = inputs_digest(step.config, reader, opinion=file_sha256(stored) if stored.exists() else None)
+    record = derived_record(layout, f"{split}_report")
+    found = None if step.measures_anew else DerivedFiles.find(record, inputs)
+    if found is not None:
+        return path, found.made_at
+    write_store_report(reader, path, campaign=step.config, opinion=read_opinion(stored, reader))
+    pictures = pictures_folder(path)
+    DerivedFiles.publish(record, inputs, [path, *sorted(pictures.iterdir() if pictures.is_dir() else ())])
     publish_folder(layout, layout.reports)
-    return path
+    return path, ""
 
 
 def rollout_metrics(step: CampaignStep) -> dg.MaterializeResult[None]:

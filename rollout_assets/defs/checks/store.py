@@ -11,12 +11,14 @@ import polars as pl
 
 from rollout_assets.campaigns.check_names import NO_LEAKAGE, ROWS_ADD_UP, SECOND_OPINION, STORES_VALID
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
+from rollout_assets.campaigns.derived import DerivedFiles, derived_record, inputs_digest
 from rollout_assets.campaigns.inventory import check_version, last_full_read, written_files
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.leakage import leaks_among
 from rollout_assets.campaigns.merging.row_counts import table_rows
 from rollout_assets.campaigns.merging.sample import ReadSample
 from rollout_assets.campaigns.objects.publishing import publish_folder
+from rollout_assets.campaigns.objects.working_copy import fetch_folder
 from rollout_assets.campaigns.plan_entry import shard_id_of
 from rollout_assets.campaigns.versions import PromotedVersion, current_version
 from rollout_assets.config import CampaignConfig
@@ -26,7 +28,7 @@ from rollout_assets.defs.metadata import evidence, frame_table, table
 from rollout_assets.defs.step import CampaignStep
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.inspection.second_opinion import SecondOpinion, second_opinion
-from rollout_assets.inspection.stored_opinion import publish_opinion
+from rollout_assets.inspection.stored_opinion import publish_opinion, read_opinion
 from rollout_assets.locations.url import Location
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
@@ -113,19 +115,25 @@ def rows_add_up(config: CampaignConfig, version: PromotedVersion) -> dg.AssetChe
 def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
     """Measure labels drawn at random a second time, by other means; every promoted version draws others.
 
-    What was measured is kept beside the reports, for the pages that are written after this check.
+    What was measured is kept beside the reports, for the pages that are written after this check. While store,
+    campaign and source are the same, it is the result of this check again, with the time at which it was measured.
     """
     version = current_version(step.config)
-    opinions = {}
+    opinions, measured_at = {}, {}
     for child in version.children:
         with _naming(version, child.name):
-            opinions[child.name] = _opinion(step, child, version.number)
+            opinions[child.name], measured_at[child.name] = _opinion(step, child, version.number)
     wrong = _by_split(opinions, "findings")
     metadata = {
         "candidates": sum(opinion.candidates for opinion in opinions.values()),
         "asked": sum(opinion.asked for opinion in opinions.values()),
         "labelled": sum(opinion.labelled for opinion in opinions.values()),
-        "scope": table([{"split": split, "scope": opinion.scope} for split, opinion in opinions.items()]),
+        "scope": table(
+            [
+                {"split": split, "measured_at": measured_at[split], "scope": opinion.scope}
+                for split, opinion in opinions.items()
+            ]
+        ),
         "agreement": frame_table(_by_split(opinions, "summary")),
         "worst": frame_table(_by_split(opinions, "worst")),
         **evidence(frame_table(wrong)),
@@ -133,14 +141,21 @@ def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
     yield verdict(SECOND_OPINION, wrong.is_empty(), metadata)
 
 
-def _opinion(step: CampaignStep, child: Location, seed: int) -> SecondOpinion:
+def _opinion(step: CampaignStep, child: Location, seed: int) -> tuple[SecondOpinion, str]:
+    """The opinion on one split, and when it was measured."""
     config, reader = step.config, RolloutZarrStoreReader(child)
-    count = config.quality.second_opinions_per_split
+    count, layout = config.quality.second_opinions_per_split, CampaignLayout.of(config)
+    fetch_folder(layout, layout.reports)
+    path, record = layout.second_opinion(child.name), derived_record(layout, f"{child.name}_second_opinion")
+    inputs = inputs_digest(config, reader, seed=seed)
+    found = None if step.measures_anew else DerivedFiles.find(record, inputs)
+    if found is not None and (kept := read_opinion(path, reader)) is not None and kept.candidates == kept.asked:
+        return kept, found.made_at
     opinion = second_opinion(reader, 1.0, seed, config, source=step.source, limit=count, budget_s=SECONDS_PER_SPLIT)
-    layout = CampaignLayout.of(config)
-    publish_opinion(layout.second_opinion(child.name), opinion, reader)
+    publish_opinion(path, opinion, reader)
+    made = DerivedFiles.publish(record, inputs, [path])
     publish_folder(layout, layout.reports)
-    return opinion
+    return opinion, made.made_at
 
 
 def _by_split(opinions: Mapping[str, SecondOpinion], frame: str) -> pl.DataFrame:

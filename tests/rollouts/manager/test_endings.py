@@ -43,7 +43,7 @@ def test_every_end_has_its_reason():
     assert end_reason(grown(short, dead=whole.path[:1]), recipe, short) == "dead_end"
 
 
-def test_a_dead_end_is_a_step_that_took_nothing_and_a_root_without_views_has_none():
+def test_dead_end_is_a_step_without_a_selection():
     recipe = recipe_of()
     (whole,) = grown(recipe)
     (stuck,) = grown(recipe, dead=whole.path[:2])

@@ -37,8 +37,8 @@ from rollout_assets.rollouts.remote.messages import RolloutResult
 from rollout_assets.serving.service import RolloutService
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.defs.campaigns import write_campaign
-from tests.rollouts.record_digest import digest
 from tests.serving.server_process import running_server
+from tests.support.digests import content_digest
 
 RECIPES = [
     RolloutRecipeConfig(name="random", policy="random_valid", horizon=3),
@@ -87,7 +87,7 @@ def content(group: RolloutGroupRecord) -> tuple:
     """A group without its timings."""
     metrics = {name: value for name, value in group.rollout_metrics.items() if not name.startswith("timing/")}
     completions = [
-        digest(replace(c, timings_s={}, steps=[replace(step, seconds=0.0) for step in c.steps]))
+        content_digest(replace(c, timings_s={}, steps=[replace(step, seconds=0.0) for step in c.steps]))
         for c in group.completions
     ]
     return completions, metrics, group.metadata, group.root_index
@@ -103,7 +103,9 @@ def test_a_group_equals_the_native_one_to_the_bit(generator, root, url, recipe, 
     remote = AsyncGymRolloutImpl(N, GymServerConfig(url=url), **limit)
     here, there = run(native, asked), run(remote, asked)
     assert content(there) == content(here)
-    assert [digest(c.step_log) for c in there.completions] == [digest(c.step_log) for c in here.completions]
+    assert [content_digest(c.step_log) for c in there.completions] == [
+        content_digest(c.step_log) for c in here.completions
+    ]
     assert there.rollout_metrics.keys() == here.rollout_metrics.keys()
     assert {c.truncation_reason for c in there.completions} == (set(limit) or {None})
 
@@ -179,7 +181,7 @@ def test_another_oracle_on_the_server_is_noticed(generator, root, url):
         run(gym(url), RolloutTask(0, foreign, RECIPES[0], seed=1))
 
 
-def test_a_root_without_a_takeable_view_has_no_reward_on_either_side(campaign):
+def test_root_without_takeable_views_has_no_remote_reward(campaign):
     """All candidates are too close to something: the server has no view to offer, and neither have we."""
     config = load_campaign(campaign)
     rules = config.candidates.rules.model_copy(update={"min_mesh_distance_m": 50.0})

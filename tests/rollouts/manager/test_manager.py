@@ -1,5 +1,5 @@
 import asyncio
-import time
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -22,8 +22,10 @@ from rollout_assets.rollouts.manager.completions import (
 )
 from rollout_assets.rollouts.manager.native import AsyncRolloutImpl, RolloutManager
 from rollout_assets.sources.vin_store import VinOfflineStore
-from tests.rollouts.record_digest import digest
 from tests.rollouts.test_generation import campaign
+from tests.support.digests import content_digest
+from tests.support.refusals import refused
+from tests.support.waiting import PATIENCE_S
 
 GREEDY = RolloutRecipeConfig(name="oracle_greedy", policy="oracle_greedy")
 RANDOM = RolloutRecipeConfig(name="random_valid", policy="random_valid")
@@ -54,18 +56,18 @@ def run(impl: AsyncRolloutImpl, *managed: RolloutTask) -> list[RolloutGroupRecor
 
 
 def chains_of(groups: list[RolloutGroupRecord]) -> list[str]:
-    return [digest(completion.chains) for group in groups for completion in group.completions]
+    return [content_digest(completion.chains) for group in groups for completion in group.completions]
 
 
-def test_a_group_has_exactly_n_completions_in_index_order_with_their_seeds(generator, roots):
+def test_group_has_n_completions_in_index_order_with_seeds(generator, roots):
     (group,) = run(AsyncRolloutImpl(4, evaluator(generator)), RolloutTask(9, roots[0], RANDOM, seed=5))
     assert [completion.rollout_index for completion in group.completions] == [0, 1, 2, 3]
     assert [completion.seed for completion in group.completions] == [derived_seed(5, i) for i in range(4)]
     assert group.root_index == 9 and len({c.seed for c in group.completions}) == 4
-    assert len({digest(c.chains) for c in group.completions}) == 4
+    assert len({content_digest(c.chains) for c in group.completions}) == 4
 
 
-def test_the_log_is_the_root_then_action_and_observation_per_step(generator, roots):
+def test_step_log_is_the_root_then_action_and_observation(generator, roots):
     (group,) = run(AsyncRolloutImpl(1, evaluator(generator)), RolloutTask(0, roots[0], GREEDY, seed=5))
     completion = group.completions[0]
     assert [type(entry) for entry in completion.step_log] == [RootView, Action, Observation, Action, Observation]
@@ -101,46 +103,52 @@ def test_a_step_says_how_long_it_took(generator, roots):
         assert sum(seconds) == pytest.approx(completion.timings_s["score"] + completion.timings_s["select"])
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [BatchLimits(), BatchLimits(max_views=1), BatchLimits(max_wait_s=0.05, workers=2), BatchLimits(max_wait_s=0)],
-)
-def test_one_or_eight_concurrent_rollouts_and_any_batching_give_the_same_bits(generator, roots, limits):
+def test_concurrency_and_batching_change_no_bit(generator, roots):
     managed = [RolloutTask(i, root, RANDOM, seed=5) for i, root in enumerate(roots[:2])]
-    alone = [completion for root in managed for completion in run(AsyncRolloutImpl(4, evaluator(generator)), root)]
-    together = run(AsyncRolloutImpl(4, evaluator(generator), limits=limits), *managed)
-    assert chains_of(together) == chains_of(alone)
+    alone = chains_of([group for root in managed for group in run(AsyncRolloutImpl(4, evaluator(generator)), root)])
+    for limits in (
+        BatchLimits(),
+        BatchLimits(max_views=1),
+        BatchLimits(max_wait_s=0.05, workers=2),
+        BatchLimits(max_wait_s=0),
+    ):
+        together = run(AsyncRolloutImpl(4, evaluator(generator), limits=limits), *managed)
+        assert chains_of(together) == alone, limits
 
 
-class SlowAtFirst(StateEvaluator):
-    """Takes its time over the first batch and notes the size of each."""
+class HeldAtFirst(StateEvaluator):
+    """Holds the first batch until it is released, and notes the size of each."""
 
-    sizes: list[int]
+    def __init__(self, *parts):
+        super().__init__(*parts)
+        self.sizes: list[int] = []
+        self.busy, self.release = threading.Event(), threading.Event()
 
     def evaluate(self, requests):
         self.sizes.append(len(requests))
-        if len(self.sizes) == 1:
-            time.sleep(0.2)
+        self.busy.set()
+        assert self.release.wait(PATIENCE_S)
         return super().evaluate(requests)
 
 
 @pytest.mark.parametrize(("states", "sizes"), [(100, [1, 5]), (2, [1, 2, 2, 1])])
-def test_what_gathers_while_the_worker_is_busy_goes_off_together_within_the_limit(generator, roots, states, sizes):
-    slow = SlowAtFirst(generator.config, generator.scorer)
-    slow.sizes = []
+def test_requests_to_a_busy_worker_share_batches(generator, roots, states, sizes):
+    held = HeldAtFirst(generator.config, generator.scorer)
     views = states * generator.config.candidates.num_candidates
 
     async def work() -> None:
-        batcher = EvaluationBatcher(slow, BatchLimits(max_views=views, max_wait_s=0.001))
-        asked = []
-        for seed in range(6):
-            asked.append(asyncio.ensure_future(batcher.evaluate([StateRequest(roots[0], seed, ())])))
-            await asyncio.sleep(0.01)
+        batcher = EvaluationBatcher(held, BatchLimits(max_views=views, max_wait_s=0))
+        first, *others = (batcher.evaluate([StateRequest(roots[0], seed, ())]) for seed in range(6))
+        asked = [asyncio.ensure_future(first)]
+        assert await asyncio.to_thread(held.busy.wait, PATIENCE_S)
+        asked += map(asyncio.ensure_future, others)
+        await asyncio.sleep(0)  # every task has handed its request over
+        held.release.set()
         await asyncio.gather(*asked)
         await batcher.aclose()
 
     asyncio.run(work())
-    assert slow.sizes == sizes
+    assert held.sizes == sizes
 
 
 def test_a_group_of_one_equals_what_the_campaign_stores(generator, roots):
@@ -154,8 +162,8 @@ def test_a_group_of_one_equals_what_the_campaign_stores(generator, roots):
     )
     for chain, stored in zip(group.completions[0].chains, record.chains, strict=True):
         for step, kept in zip(chain.steps, stored.steps, strict=True):
-            assert digest(step.state.shell) == digest(kept.shell)
-            assert digest(step.state.labels) == digest(kept.labels)
+            assert content_digest(step.state.shell) == content_digest(kept.shell)
+            assert content_digest(step.state.labels) == content_digest(kept.labels)
             assert step.selected_shell_index == kept.selection.selected_shell_index
 
 
@@ -202,7 +210,7 @@ def test_what_ended_a_rollout_is_told_apart(shared, roots, limits, reason, rates
     assert tuple(group.rollout_metrics[name] for name in RATES) == rates
 
 
-def test_a_root_without_a_takeable_view_has_no_reward_and_no_steps(generator, roots):
+def test_root_without_takeable_views_has_no_reward_or_steps(generator, roots):
     root = out_of_reach(roots[0])
     (group,) = run(AsyncRolloutImpl(2, evaluator(generator)), RolloutTask(0, root, RANDOM, 5))
     for completion in group.completions:
@@ -217,7 +225,7 @@ def test_a_root_without_a_takeable_view_has_no_reward_and_no_steps(generator, ro
 
 
 @pytest.mark.parametrize("branch", [1, 2])
-def test_a_view_budget_ends_a_rollout_between_steps_and_is_never_exceeded(generator, roots, branch):
+def test_view_budget_ends_a_rollout_between_steps(generator, roots, branch):
     recipe = RANDOM.model_copy(update={"horizon": 3, "branch": branch, "beam_width": branch})
     shared = evaluator(generator)
 
@@ -234,12 +242,14 @@ def test_a_view_budget_ends_a_rollout_between_steps_and_is_never_exceeded(genera
             assert cut.views_scored == views[steps] <= budget
             assert cut.num_steps == steps and (cut.reward is None) == (steps == 0)
             assert cut.truncation_reason == (None if steps == 3 else "max_views_scored")
-            assert steps == 0 or digest(cut.chains) == digest(whole[steps - 1].chains)
+            assert steps == 0 or content_digest(cut.chains) == content_digest(whole[steps - 1].chains)
     alone = rolled_out(None, views[2], evaluator(generator), BatchLimits(max_views=1, workers=2))
-    assert digest(alone.chains) == digest(whole[1].chains), "neither batching nor what is cached matters"
+    assert content_digest(alone.chains) == content_digest(whole[1].chains), (
+        "neither batching nor what is cached matters"
+    )
 
 
-def test_counting_views_before_they_are_scored_costs_no_view_twice(generator, roots):
+def test_counting_views_before_scoring_scores_none_twice(generator, roots):
     states = evaluator(generator)
     requests = [StateRequest(root, 5, ()) for root in roots[:2]]
     counted = states.views_to_score(requests)
@@ -257,7 +267,7 @@ def test_views_that_hit_nothing_were_scored(generator, roots):
     assert state.views_scored == blind.views_scored > state.shell.actor_action_mask.sum()
 
 
-def test_views_are_counted_by_group_whatever_ran_before_or_beside_it(generator, roots):
+def test_views_are_counted_by_group(generator, roots):
     impl = AsyncRolloutImpl(2, evaluator(generator), 1, BatchLimits(max_wait_s=0.02))
 
     async def work() -> list[RolloutGroupRecord]:
@@ -308,7 +318,7 @@ class BrokenScorer(OracleScorer):
         return super().score(requests)
 
 
-def test_a_failing_rollout_names_itself_and_leaves_other_groups_alone(generator, roots):
+def test_failing_rollout_is_named_and_other_groups_finish(generator, roots):
     scorer = BrokenScorer(generator.config.oracle)
     scorer.broken_target = roots[1].oracle_state.target.root_error_m2
     impl = AsyncRolloutImpl(3, StateEvaluator(generator.config, scorer), limits=BatchLimits(max_wait_s=0.05))
@@ -328,17 +338,17 @@ def test_a_failing_rollout_names_itself_and_leaves_other_groups_alone(generator,
 
 
 def test_a_manager_checks_what_it_is_given(generator):
-    with pytest.raises(ConfigError, match="num_generations_per_root must be >= 1, got 0"):
+    with refused(ConfigError, "num_generations_per_root", 0):
         RolloutManager(0, evaluator(generator))
-    with pytest.raises(ConfigError, match="needs a scorer"):
+    with refused(ConfigError, "scorer"):
         RolloutManager(1)
-    with pytest.raises(ConfigError, match="rollout server"):
+    with refused(ConfigError, "server"):
         RolloutManager(1, evaluator(generator), use_gym=True)
-    with pytest.raises(ConfigError, match="max_rollout_steps must be >= 1, got 0"):
+    with refused(ConfigError, "max_rollout_steps", 0):
         RolloutManager(1, evaluator(generator), max_rollout_steps=0)
-    with pytest.raises(ConfigError, match="max_views_scored must be >= 1, got 0"):
+    with refused(ConfigError, "max_views_scored", 0):
         RolloutManager(1, evaluator(generator), max_views_scored=0)
-    with pytest.raises(ConfigError, match="max_views must be >= 1, got 0"):
+    with refused(ConfigError, "max_views", 0):
         BatchLimits(max_views=0)
 
 

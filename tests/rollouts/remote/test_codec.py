@@ -16,7 +16,7 @@ from rollout_assets.geometry.poses import Float32
 from rollout_assets.rollouts.engine import Chain
 from rollout_assets.rollouts.remote.codec import content_sha256, from_text, pack, to_text, unpack
 from rollout_assets.rollouts.trace import RolloutZarrRecord
-from tests.rollouts.record_digest import digest
+from tests.support.digests import content_digest
 
 CHAINS = tuple[Chain, ...]
 
@@ -73,7 +73,7 @@ def any_of(kind: Any) -> st.SearchStrategy[Any]:
 @given(any_of(CHAINS))
 def test_chains_come_back_to_the_bit(value):
     again = unpack(CHAINS, from_text(to_text(pack(CHAINS, value))))
-    assert digest(again) == digest(value)
+    assert content_digest(again) == content_digest(value)
     assert pack(CHAINS, again) == pack(CHAINS, value)
 
 
@@ -81,7 +81,7 @@ def test_chains_come_back_to_the_bit(value):
 def test_records_come_back_to_the_bit_and_keep_their_digest(value):
     packed = pack(RolloutZarrRecord, value)
     again = unpack(RolloutZarrRecord, packed)
-    assert digest(again) == digest(value)
+    assert content_digest(again) == content_digest(value)
     assert content_sha256(pack(RolloutZarrRecord, again)) == content_sha256(packed)
 
 
@@ -103,7 +103,7 @@ def test_any_bytes_are_an_error_and_nothing_else(raw):
 
 
 @given(any_of(RolloutZarrRecord), st.data())
-def test_a_packed_record_with_changed_bytes_is_another_record_or_an_error(value, data):
+def test_changed_bytes_are_another_record_or_an_error(value, data):
     packed = bytearray(pack(RolloutZarrRecord, value))
     at = data.draw(st.integers(0, len(packed) - 1))
     packed[at] = data.draw(st.integers(0, 255))
@@ -142,7 +142,7 @@ TAG = Tag("a", 1.5, (1, 2), np.arange(3, dtype=np.float32))
         ({"more": 1}, r"Tag: must be a map with the fields of Tag"),
     ],
 )
-def test_what_does_not_fit_the_declared_type_is_named_with_its_place(change, message):
+def test_values_of_another_type_are_refused_with_their_place(change, message):
     plain = msgpack.unpackb(pack(Tag, TAG)) | change
     with pytest.raises(PayloadDamaged, match=message):
         unpack(Tag, msgpack.packb(plain))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from rollout_assets.config import SelectedDepthRetentionConfig
-from rollout_assets.files import tree_folders
+from rollout_assets.files import tree_folders, tree_status
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig
 from rollout_assets.testing.fake_records import SyntheticRecords
 
@@ -36,17 +36,16 @@ class Mutable:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.original = {key: (path / key).read_bytes() for key in self.files()}
         self._folders = tree_folders(path)
-        self._stamps = {key: self._stamp(key) for key in self.original}
+        self._stamps = self._stamped()
+        self.original = {key: (path / key).read_bytes() for key in sorted(self._stamps)}
 
-    def _stamp(self, key: str) -> tuple[int, int]:
-        found = (self.path / key).stat()
-        return found.st_mtime_ns, found.st_size
+    def _stamped(self) -> dict[str, tuple[int, int]]:
+        return {key: (found.st_mtime_ns, found.st_size) for key, found in tree_status(self.path).items()}
 
     def files(self) -> list[str]:
         """Every file, as a key."""
-        return sorted(str(file.relative_to(self.path)) for file in self.path.rglob("*") if file.is_file())
+        return sorted(tree_status(self.path))
 
     def arrays(self) -> list[str]:
         """Every array path."""
@@ -55,13 +54,15 @@ class Mutable:
 
     def restore(self) -> None:
         """Undo everything."""
-        for key in set(self.files()) - set(self.original):
+        files = self._stamped()
+        for key in files.keys() - self.original.keys():
             (self.path / key).unlink()
         for folder in sorted(tree_folders(self.path) - self._folders, reverse=True):
             (self.path / folder).rmdir()
         for key, data in self.original.items():
-            file = self.path / key
-            if not file.is_file() or self._stamp(key) != self._stamps[key]:
+            if files.get(key) != self._stamps[key]:
+                file = self.path / key
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(data)
-                self._stamps[key] = self._stamp(key)
+                found = file.stat()
+                self._stamps[key] = found.st_mtime_ns, found.st_size

@@ -55,7 +55,7 @@ def faulty(mutable_research: Mutable) -> Iterator[Path]:
 
 
 @pytest.mark.quick
-def test_the_research_layout_is_the_schema_without_what_this_package_adds() -> None:
+def test_research_layout_is_the_schema_without_added_columns() -> None:
     ours = {table.path(name): table[name] for table in schema.TABLES.values() for name in table.names}
     assert set(ours) - set(columns()) == ADDED == set(schema.added_paths())
     assert all(ours[path].numpy_dtype == dtype for path, dtype in columns().items())
@@ -110,7 +110,7 @@ def test_stores_are_equal_but_for_the_columns_of_ours(research_store: Path, ever
     assert diff_stores(theirs, theirs).equal
 
 
-def test_a_sound_store_has_no_finding_and_a_line_for_each_kind_of_layout(research_store: Path) -> None:
+def test_sound_store_has_only_layout_notes(research_store: Path) -> None:
     result = validate_rollout_zarr_store(research_store, deep=True)
     assert result.ok and result.profile == "foreign"
     counts = {note.kind: note.count for note in result.layout}
@@ -215,7 +215,7 @@ def test_training_reads_it_and_says_that_it_is_not_verified(
     assert not batches.verified and sum(len(batch.td_reward) for batch in batches) > 0
 
 
-def test_a_dataset_still_refuses_what_the_manifest_of_a_foreign_store_denies(faulty: Path) -> None:
+def test_dataset_refuses_attributes_the_manifest_denies(faulty: Path) -> None:
     zarr.open_group(faulty, mode="r+").attrs["q_h_state_count"] = 3
     with pytest.raises(StoreError, match="attribute q_h_state_count is not what the manifest says"):
         QHDataset(faulty)
@@ -240,7 +240,7 @@ def test_other_versions_are_known_by_name(version: str | None) -> None:
 
 
 @pytest.mark.quick
-def test_components_of_the_mixture_are_found_where_either_writer_records_them() -> None:
+def test_mixture_components_are_found_for_either_writer() -> None:
     theirs = {"a": {"b": {"candidate_mixture": {"components": [{"name": name} for name in COMPONENTS]}}}}
     assert [part["name"] for part in mixture_components(theirs)] == list(COMPONENTS)
     ours = {"candidates": {"mixture": [{"position": "forward_local"}]}}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,18 @@ from rollout_assets.rollouts import replay_sources
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_rollout_zarr_store
 from tests.rollouts.zarr_store.conftest import write_campaign_store
-from tests.rollouts.zarr_store.forging import Change, Rows, at, bump, flip, forge, forge_all, forge_manifest
+from tests.rollouts.zarr_store.forging import (
+    SEALED,
+    Change,
+    Rows,
+    at,
+    bump,
+    flip,
+    forge,
+    forge_all,
+    forge_manifest,
+    rules_only,
+)
 from tests.rollouts.zarr_store.store_under_test import Mutable
 
 
@@ -200,7 +212,7 @@ def checks_of(forged: Mutable, deep: bool) -> set[str]:
     return {finding.check for finding in result.findings}
 
 
-def test_what_the_campaign_made_passes(campaign_store: Path) -> None:
+def test_store_of_a_campaign_passes(campaign_store: Path) -> None:
     assert validate_rollout_zarr_store(campaign_store, deep=True).errors == []
 
 
@@ -212,15 +224,20 @@ def test_targets_without_a_rollout_pass_too(
     assert validate_rollout_zarr_store(path, deep=True).errors == []
 
 
-@pytest.mark.parametrize("forgery", FORGERIES, ids=lambda forgery: f"{forgery.path}-{forgery.check}")
-def test_values_that_a_campaign_decides_cannot_be_forged(forgery: Forgery, forged: Mutable, rows: Rows) -> None:
-    forge(forged, forgery.path, forgery.change, rows)
-    checks = checks_of(forged, forgery.deep)
-    assert forgery.check in checks
-    assert not checks & {"content_digests", "manifest_matches", "attributes_as_derived", "every_file_accounted_for"}
+@pytest.mark.parametrize("check", sorted({forgery.check for forgery in FORGERIES}))
+def test_forged_campaign_values_are_found(check: str, forged: Mutable, rows: Rows) -> None:
+    """The first forgery of a check is validated in full, which shows that digests agree; the others by the rules."""
+    missed = []
+    for number, forgery in enumerate(forgery for forgery in FORGERIES if forgery.check == check):
+        forge(forged, forgery.path, forgery.change, rows)
+        with nullcontext() if number == 0 else rules_only(check):
+            checks = checks_of(forged, forgery.deep)
+        if check not in checks or checks & SEALED:
+            missed.append((forgery.path, checks))
+    assert not missed
 
 
-def test_a_store_that_was_extended_is_held_deeply_from_its_first_new_step_on(forged: Mutable, rows: Rows) -> None:
+def test_extended_store_is_deeply_checked_from_its_new_steps(forged: Mutable, rows: Rows) -> None:
     (forgery, *_) = (forgery for forgery in FORGERIES if forgery.check == "poses_as_drawn")
     forge(forged, forgery.path, forgery.change, rows)
     reader = RolloutZarrStoreReader(forged.path)
@@ -235,13 +252,13 @@ def test_a_store_that_was_extended_is_held_deeply_from_its_first_new_step_on(for
 
 
 @pytest.mark.parametrize("what", FORGED_CAMPAIGNS)
-def test_the_recorded_campaign_cannot_be_forged(what: str, forged: Mutable) -> None:
+def test_forged_recorded_campaign_is_found(what: str, forged: Mutable) -> None:
     check, change = FORGED_CAMPAIGNS[what]
     forge_manifest(forged, change)
     assert check in checks_of(forged, deep=False)
 
 
-def test_a_store_that_names_no_campaign_is_held_to_the_schema_alone(forged: Mutable, rows: Rows) -> None:
+def test_store_without_a_campaign_is_held_to_the_schema(forged: Mutable, rows: Rows) -> None:
     forge_manifest(forged, lambda manifest: manifest["generation"].update(writer_config=None))
     assert checks_of(forged, deep=True) == set()
     forge_manifest(forged, lambda manifest: manifest["generation"].update(writer_config={"writer": "another"}))
@@ -291,7 +308,7 @@ BEYOND: dict[str, dict[str, Change]] = {
 """Forgeries that only the source can tell, because no table repeats the value."""
 
 
-def test_what_no_table_repeats_passes_validation_and_is_found_by_a_replay(
+def test_values_that_no_table_repeats_are_found_by_a_replay(
     forged: Mutable, rows: Rows, campaign: CampaignConfig
 ) -> None:
     changes = {path: change for forgery in BEYOND.values() for path, change in forgery.items()}

@@ -97,7 +97,7 @@ def test_documents_are_those_that_zarr_writes(codec: CodecName, dtype: str, rows
     assert document_bytes(layout.document(rows)) == document_bytes(array.metadata.to_dict())
 
 
-def test_a_layout_of_one_full_file_does_not_depend_on_what_follows() -> None:
+def test_layout_of_a_full_file_is_independent_of_later_rows() -> None:
     full = RowLayout(np.dtype("f4"), (), 100, 4, "rows").fitted(400)
     assert RowLayout(np.dtype("f4"), (), 100, 4, "rows").fitted(4_000) == full
     assert RowLayout(np.dtype("f4"), (), 100, 4, "rows").fitted(250).chunks_per_file == 3

@@ -89,7 +89,7 @@ def test_a_wrong_setting_is_found(store_with_dead_ends: Path, tmp_path: Path) ->
     assert counts["states_cover_steps"] == 1 and counts["view_matches_tables"] > 0
 
 
-def test_a_kept_dead_end_is_a_terminal_state_that_its_predecessor_points_to(store_with_dead_ends: Path) -> None:
+def test_dead_end_is_a_terminal_state_of_its_predecessor(store_with_dead_ends: Path) -> None:
     reader = RolloutZarrStoreReader(store_with_dead_ends)
     steps, view = reader.columns(STEPS), reader.q_h_view()
     dead = np.flatnonzero(steps["selected_candidate_row_id"] < 0)

@@ -142,7 +142,7 @@ def test_a_failing_source_of_records_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "step", ["flush/candidates", "flush/q_h", "view", "manifest/before", "manifest/after", "metadata", "root"]
 )
-def test_every_step_is_announced_and_a_failure_there_leaves_nothing(step: str, tmp_path: Path) -> None:
+def test_failure_at_any_announced_step_leaves_nothing(step: str, tmp_path: Path) -> None:
     seen: list[str] = []
 
     def stop(name: str) -> None:

@@ -1,4 +1,4 @@
-"""`rollout-assets` without a process of its own, which takes a second to start."""
+"""Run `rollout-assets` in this process, because a process of its own takes a second to start."""
 
 from __future__ import annotations
 
