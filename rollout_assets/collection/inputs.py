@@ -75,7 +75,7 @@ class InputLines:
         self._path = config.input_jsonl_fpath
         self._template = read_template(config.prompt_config)
         self._own_tasks: set[int] = set()
-        self._has_own_indices = False
+        self._has_own_rollouts = False
         self._agents: set[str] = set()
 
     def check(self) -> None:
@@ -95,7 +95,7 @@ class InputLines:
             raise ConfigError(f"{self._path}: no requests; 'rollout-assets collect --write-requests' writes some")
         if not found:
             self._refuse_unknown_agents()
-        if not found and self._has_own_indices:
+        if not found and self._has_own_rollouts:
             found = self._duplicates()
         if found:
             raise self._refusal(found)
@@ -120,7 +120,7 @@ class InputLines:
 
     def _note(self, request: RolloutRequest) -> None:
         """Remember what a line names itself."""
-        self._has_own_indices |= request.task_index is not None or request.rollout_index is not None
+        self._has_own_rollouts |= request.rollout_index is not None
         if request.task_index is not None:
             self._own_tasks.add(request.task_index)
         if request.agent_name is not None:
