@@ -132,8 +132,8 @@ class RolloutShardCampaignStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether every planned shard is finished and current."""
-        return self.counts()["succeeded"] == len(self.shards)
+        """Whether every planned shard is finished and current, and there is one."""
+        return self.counts()["succeeded"] == len(self.shards) > 0
 
     @property
     def barren(self) -> bool:

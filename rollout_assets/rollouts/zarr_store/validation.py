@@ -20,10 +20,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 
-from rollout_assets.errors import StoreDamaged, StoreError, is_fault
+from rollout_assets.errors import ConfigError, StoreDamaged, StoreError, is_fault
 from rollout_assets.rollouts.zarr_store.checks.block import blocks_of
 from rollout_assets.rollouts.zarr_store.checks.campaign import CAMPAIGN_CHECKS
 from rollout_assets.rollouts.zarr_store.checks.candidates import BLOCK_CHECKS
@@ -132,6 +133,8 @@ def validate_files(
     files: StoreFiles, location: str, deep: bool, profile: Profile | None = None, deep_from_step: int = 0
 ) -> RolloutZarrValidationResult:
     """Validate a store that is already open."""
+    if profile is not None and profile not in get_args(Profile):
+        raise ConfigError(f"profile must be {' or '.join(get_args(Profile))}, got {profile!r}")
     store = StoreUnderCheck(files, deep, profile, deep_from_step)
     findings = _other_schema(store)
     is_read = not findings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +160,9 @@ class RolloutZarrStoreWriter:
         owner = self._owner(record)
         if not record.chains:
             return
+        self._refuse_known(
+            [record.rollout_id(chain) for chain in record.chains], f"record {record.rollout_id_prefix!r}"
+        )
         encoded = encode_record(record, owner, self.dictionaries)
         self._waiting.append(encoded)
         self._waiting_rows += encoded.num_candidates
@@ -171,6 +174,7 @@ class RolloutZarrStoreWriter:
         """Add every row of a finished store, re-based; the result equals one store of all records in order."""
         self._flatten_waiting()
         refuse_other_settings(self.config, store)
+        self._refuse_known(dict.fromkeys(store.dictionaries["rollout"]), store.location)
         strings = self.dictionaries.intern_store(store.dictionaries)
         owners: dict[str, NDArray[np.int64]] = {}
         for column, identities in (("source_row_id", self.sources), ("target_row_id", self.targets)):
@@ -233,6 +237,14 @@ class RolloutZarrStoreWriter:
     def _generation(self) -> dict[str, Any]:
         """How the rows were made, for the manifest."""
         return (self._context or RolloutStoreManifestContext.here()).to_jsonable()
+
+    def _refuse_known(self, rollout_ids: Iterable[str], where: str) -> None:
+        """Raise ``RecordRefused`` if a rollout id is already in the store, or comes twice."""
+        known, seen = self.dictionaries["rollout"], set[str]()
+        for name in rollout_ids:
+            if name in known or name in seen:
+                raise RecordRefused(f"{where}: rollout {name!r} is there already; leave one of the two out")
+            seen.add(name)
 
     def _add(self, identities: IdentityTable, row: Row, where: str) -> int:
         """The row id of a source or target; a source of a second split is refused."""
