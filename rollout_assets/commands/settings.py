@@ -41,9 +41,10 @@ def read_setting(text: str) -> dict[str, Any]:
     key, sign, value = text.partition("=")
     if not sign or not key:
         raise ConfigError(f"--set must be KEY=VALUE, got {text!r}")
+    problem = ""
     for shown in (value, json.dumps(value)):
         try:
             return parse_toml(f"{key} = {shown}")
-        except ValueError:
-            continue
-    raise ConfigError(f"--set must be KEY=VALUE with a key such as metrics.seed, got {text!r}")
+        except ValueError as error:
+            problem = str(error)
+    raise ConfigError(f"--set must be KEY=VALUE with a key such as metrics.seed: {problem}: got {text!r}")
