@@ -10,6 +10,7 @@ from rollout_assets.collection import RolloutCollectionConfig, collect_rollouts
 from rollout_assets.errors import CollectionError, ConfigError, RecordRefused, StoreExists
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from tests.collection.test_collector import lines_of
+from tests.support.refusals import refused
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_a_store_waits_for_every_row_and_says_which_record_is_damaged(tmp_path, 
     forget(tmp_path / "out_run.json", rows_of=tmp_path / "out_materialized_inputs.jsonl")
     whole = records[2].read_bytes()
     records[2].write_bytes(whole[:-40] + b"A" * 40)
-    with pytest.raises(CollectionError, match=rf"{records[2].name}: the record of agent .* cannot be read"):
+    with refused(CollectionError, records[2], "'greedy'", "out.jsonl"):
         stored(rows)
     assert not (tmp_path / "out.zarr").exists()
     records[2].write_bytes(whole)
@@ -68,7 +69,7 @@ def forget(run, rows_of):
 
 def test_something_in_the_place_of_the_store_is_refused_before_any_work(tmp_path, stored, tiny_train_rows):
     (tmp_path / "out.zarr").mkdir()
-    with pytest.raises(StoreExists, match=r"out.zarr: already exists; choose another destination"):
+    with refused(StoreExists, tmp_path / "out.zarr"):
         stored(tiny_train_rows)
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -76,12 +77,12 @@ def test_something_in_the_place_of_the_store_is_refused_before_any_work(tmp_path
 def test_a_store_for_another_campaign_than_the_servers_is_refused(tmp_path, stored, tiny_campaign, tiny_train_rows):
     other = tmp_path / "other.toml"
     other.write_text(tiny_campaign.read_text().replace("seed = 5", "seed = 6"))
-    with pytest.raises(ConfigError, match=r"campaign tiny: rollout hash .* give the campaign that the servers run"):
+    with refused(ConfigError, "tiny", "rollout hash"):
         stored(tiny_train_rows, campaign=str(other))
 
 
 def test_two_splits_do_not_fit_into_one_store_and_nothing_is_lost(tmp_path, stored, tiny_rows):
-    with pytest.raises(RecordRefused, match="one store holds one split"):
+    with refused(RecordRefused, "'train'", "'val'"):
         stored(tiny_rows)
     assert not (tmp_path / "out.zarr").exists() and not (tmp_path / ".partial-out.zarr").exists()
     assert len(list((tmp_path / "out_records").rglob("*.record"))) == len(lines_of(tmp_path / "out.jsonl")) == 15

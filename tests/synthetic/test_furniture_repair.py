@@ -15,6 +15,7 @@ from rollout_assets.synthetic.furniture_files import load_furniture
 from rollout_assets.synthetic.furniture_repair import FurnitureFile, RepairedFurniture, class_of, repair_furniture
 from rollout_assets.testing.tiny_campaign import write_tiny_campaign
 from tests.support.commands import call
+from tests.support.refusals import refused
 
 QUADS = ((1, 2, 4, 3), (5, 7, 8, 6), (1, 5, 6, 2), (3, 4, 8, 7), (1, 3, 7, 5), (2, 6, 8, 4))
 """Sides of a box of eight corners, seen from outside in OBJ's counting."""
@@ -114,7 +115,7 @@ def test_what_cannot_be_used_is_refused_with_its_reason(tmp_path, text, reason):
     (tmp_path / "chair.obj").write_text(text)
     result = repair_furniture(tmp_path / "chair.obj", 1_000)
     assert isinstance(result, FurnitureFile) and result.refused is not None and reason in result.refused
-    with pytest.raises(MeshError, match=r"none of 1 file can be used as furniture \(chair\.obj: "):
+    with refused(MeshError, "chair.obj"):
         load_furniture(tmp_path, 1_000)
 
 
