@@ -52,7 +52,7 @@ def age(path: Path, days: float) -> None:
 
 def test_nothing_is_removed_unless_asked_and_a_clean_campaign_has_nothing_to_remove(campaign):
     (found,) = clean_campaign(campaign.config).found
-    assert (found.kind, found.name) == ("version", "v000001") and "older than the newest 1" in found.why
+    assert (found.kind, found.name) == ("version", "v000001")
     assert found.bytes > 10_000
     assert [version.name for version in versions_on_disk(campaign.config)] == ["v000001", "v000002"]
     assert clean_campaign(campaign.config, apply=True).removed == (found,)
@@ -100,7 +100,7 @@ def test_what_a_process_takes_up_after_it_was_found_is_kept_back(campaign, monke
     monkeypatch.setattr(cleaning, "removable_parts", lambda _: found)
     with file_lock(layout.lock("shard-000000"), "a build"):
         result = clean_campaign(campaign.config, apply=True)
-    assert result.removed == () and "the lock is held by process" in result.kept_back[0]
+    assert result.removed == () and f"process {os.getpid()}" in result.kept_back[0]
     assert (layout.staging / f"shard-000000.x-{machine_name()}").is_dir()
 
 

@@ -26,6 +26,7 @@ from rollout_assets.rollouts import (
 )
 from tests.campaigns.kill_campaigns import fake_campaign
 from tests.campaigns.test_versions import CHUNK, flip
+from tests.support.refusals import refused
 
 ROWS = [("train", 4), ("val", 1)]
 MORE_ROWS = [*ROWS, ("train", 1)]
@@ -99,10 +100,10 @@ def test_the_gate_finds_damage_in_a_new_shard_always_and_in_an_old_one_when_it_i
     hit = next(sample for sample in samples if 2 in numbers_to_read(campaign.config, survey, sample))
     miss = next(sample for sample in samples if 2 not in numbers_to_read(campaign.config, survey, sample))
     refuse_unvalidated(campaign.config, versions, miss)
-    with pytest.raises(PromotionRefused, match=r"shard-000002: files of rollouts\.zarr were altered"):
+    with refused(PromotionRefused, "shard-000002: ", "rollouts.zarr"):
         refuse_unvalidated(campaign.config, versions, hit)
     alter(shards / "shard-000005/rollouts.zarr" / CHUNK)
-    with pytest.raises(PromotionRefused, match=r"shard-000005: files of rollouts\.zarr were altered"):
+    with refused(PromotionRefused, "shard-000005: ", "rollouts.zarr"):
         refuse_unvalidated(campaign.config, versions, miss)
 
 
@@ -157,7 +158,7 @@ def test_nothing_is_published_that_does_not_validate_and_readers_stay(campaign):
         if step == "val/validate":
             alter(next(root.glob("staging/promotion.*")) / "val" / CHUNK)
 
-    with pytest.raises(StoreError, match=r"(?s)v000002: val is not a valid store; it is not published.*target_rri"):
+    with refused(StoreError, "v000002: val ", "candidates/target_rri"):
         promote_rollout_campaign(campaign.config, on_step=damage)
     assert current_version(campaign.config).name == "v000001"
     assert not (root / "versions/v000002").exists() and not list(root.glob("staging/promotion.*"))

@@ -25,6 +25,7 @@ from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.campaigns.kill_campaigns import fake_campaign, real
 from tests.sources.test_vin_store import edit_array
 from tests.support.digests import store_digests
+from tests.support.refusals import assert_names, refused
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +126,19 @@ def test_a_tampered_shard_is_set_aside_named_and_rebuilt(copy, finished, kind):
 def test_a_changed_config_is_refused_before_any_work_and_rebuilt_after_planning(copy):
     entry = copy.plan().entries[0]
     changed = fake_campaign(copy.config.shards.output_dir, [("train", 1)], seed=5)
-    with pytest.raises(ShardDrift, match=r"planned for writer config .* 'rollout-assets campaign plan' plans"):
+    with refused(
+        ShardDrift,
+        "shard-000000: ",
+        entry.writer_config_hash[:12],
+        changed.config.writer_config_hash[:12],
+        "campaign plan",
+    ):
         changed.run(entry)
-    assert state_of(changed).state == "incomplete" and "the campaign now has" in state_of(changed).reason
+    assert state_of(changed).state == "incomplete"
+    assert_names(state_of(changed).reason, changed.config.writer_config_hash[:12])
     result = changed.run(changed.plan().entries[0])
-    assert result.outcome == "built" and "built with writer config" in result.set_aside[0].reason
+    assert result.outcome == "built"
+    assert_names(result.set_aside[0].reason, entry.writer_config_hash[:12])
 
 
 @pytest.mark.parametrize("stuck", ["owner/after", "temp/after"])
@@ -141,7 +150,7 @@ def test_a_failure_leaves_a_note_and_nothing_else_and_can_be_repeated(tmp_path, 
         if step == stuck:
             raise ValueError("the lights went out")
 
-    with pytest.raises(ValueError, match="lights"):
+    with refused(ValueError, "lights"):
         campaign.run(entry, fail)
     found = state_of(campaign)
     assert found.state == "failed" and "ValueError: the lights went out" in found.reason
@@ -175,7 +184,7 @@ def test_a_full_disk_at_any_step_is_one_clear_error_and_the_next_run_succeeds(tm
             if step == full_at:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 
-        with pytest.raises(ShardFailed, match=r"shard-000000: somewhere: No space left on device; free some space"):
+        with refused(ShardFailed, "shard-000000: ", "somewhere: ", os.strerror(errno.ENOSPC)):
             campaign.run(entry, full)
         assert not (tmp_path / "shards/shard-000000").exists() and list((tmp_path / "staging").iterdir()) == []
     assert campaign.run(entry).outcome == "built"
@@ -200,7 +209,7 @@ def test_a_plan_that_a_full_disk_does_not_take_is_named_and_leaves_nothing(small
     with suppress(OSError), (small_disk / "fill").open("wb", buffering=0) as fill:
         while True:
             fill.write(bytes(1_024))
-    with pytest.raises(OSError, match="No space left on device") as caught:
+    with refused(OSError, errno=errno.ENOSPC) as caught:
         write_rollout_shard_manifest_from_config(changed, store=campaign.source)
     assert Path(caught.value.filename).is_relative_to(small_disk / "out")
     assert [path for path in small_disk.rglob("*") if path.name.startswith(".partial-")] == []
@@ -213,12 +222,12 @@ def remount(place, options):
 def test_a_disk_that_is_really_full_or_read_only(small_disk):
     campaign = fake_campaign(small_disk / "out", [("train", 1)])
     entry = campaign.plan().entries[0]
-    with pytest.raises((ShardFailed, StoreError), match="No space left on device"):
+    with refused((ShardFailed, StoreError), os.strerror(errno.ENOSPC)):
         campaign.run(entry)
     assert not (small_disk / "out/shards/shard-000000").exists()
     assert list((small_disk / "out/staging").iterdir()) == []
     remount(small_disk, "size=64m,ro")
-    with pytest.raises(ShardFailed, match="Read-only file system; make it writable"):
+    with refused(ShardFailed, "shard-000000", os.strerror(errno.EROFS)):
         campaign.run(entry)
     remount(small_disk, "size=64m,rw")
     assert campaign.run(entry).outcome == "built"
@@ -232,16 +241,16 @@ def test_a_marker_that_cannot_be_read_sets_no_good_shard_aside(copy, monkeypatch
     entry = copy.plan().entries[0]
     opened = Path.open
 
-    def refused(self, *args, **kwargs):
+    def unreadable(self, *args, **kwargs):
         if self == path:
             raise OSError(code, os.strerror(code), str(self))
         return opened(self, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", refused)
-        with pytest.raises(ShardFailed, match=f"shard-000000: .*{marker}: {os.strerror(code)}"):
+        patch.setattr(Path, "open", unreadable)
+        with refused(ShardFailed, "shard-000000: ", f"{marker}: {os.strerror(code)}"):
             copy.run(entry)
-        assert "cannot be read" in state_of(copy).reason
+        assert_names(state_of(copy).reason, os.strerror(code))
     assert shard.exists() and copy.run(entry).outcome == "already_finished"
 
 
@@ -249,7 +258,7 @@ def test_a_held_shard_is_busy_and_shown_as_running(tmp_path):
     campaign = fake_campaign(tmp_path, [("train", 1)])
     entry = campaign.plan().entries[0]
     with file_lock(CampaignLayout(tmp_path).lock(entry.shard_id), "a test"):
-        with pytest.raises(ShardBusy, match=r"shard-000000: the lock is held by process .*; wait for it"):
+        with refused(ShardBusy, "shard-000000: ", f"process {os.getpid()}"):
             campaign.run(entry)
         assert state_of(campaign).state == "running"
     assert state_of(campaign).state == "missing"
@@ -361,7 +370,7 @@ def test_a_changed_source_row_is_noticed_and_the_shard_rebuilt(store_copy, tmp_p
     assert run_rollout_shard(config, entry).outcome == "already_finished", "a new date alone is no change"
     edit_array(store_copy, POINTS_WORLD, lambda values: np.add(values, 0.25, out=values))
     again = run_rollout_shard(config, entry)
-    assert again.outcome == "built" and "files of source shard-000000 have changed" in again.set_aside[0].reason
+    assert again.outcome == "built" and "source shard-000000" in again.set_aside[0].reason
     assert (
         store_digests(again.store_dir) != store_digests(again.set_aside[0].path / STORE_NAME)
         and first.outcome == "built"
@@ -378,7 +387,7 @@ def test_a_changed_mesh_is_noticed(store_copy, tmp_path):
         path.unlink()
     shutil.copy(kept, first)
     again = run_rollout_shard(config, entry)
-    assert again.outcome == "built" and "the mesh of scene" in again.set_aside[0].reason
+    assert again.outcome == "built" and "scene " in again.set_aside[0].reason
 
 
 def test_new_snippets_leave_finished_shards_as_they_are(store_copy, tmp_path):
@@ -446,6 +455,6 @@ def test_two_builders_that_made_different_content_are_an_error(tmp_path, monkeyp
         if step == "rename/before" and not first:
             first.append(on_another_machine(monkeypatch, other, entry))
 
-    with pytest.raises(ShardFailed, match="two builders made different content from the same plan"):
+    with refused(ShardFailed, "shard-000000: ", "plan"):
         campaign.run(entry, overtaken)
     assert CampaignLayout.of(campaign.config).shard(entry.shard_id).is_dir()  # the first one's is not touched

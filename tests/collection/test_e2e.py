@@ -31,7 +31,7 @@ from tests.collection.collect_processes import (
     wait_for,
 )
 from tests.support.digests import store_digests
-from tests.support.refusals import refused
+from tests.support.refusals import assert_names, refused
 
 
 @pytest.mark.ci
@@ -72,10 +72,10 @@ def test_a_server_that_is_late_is_named_and_all_are_stopped(tiny_campaign):
     holder = threading.Thread(target=hold_up)
     holder.start()
     began = time.monotonic()
-    with pytest.raises(ServerUnavailable) as caught:
+    with refused(ServerUnavailable) as caught:
         asyncio.run(fleet())
     holder.join()
-    assert f"server 0 (process {held[0]}) was not healthy after 2 s; its log is empty" in str(caught.value)
+    assert_names(str(caught.value), "server 0 ", f"process {held[0]}", "2 s", "log")
     assert time.monotonic() - began < 2.0 + 1.0 + 2.0, "SIGKILL where SIGTERM is not heeded"
     assert set(own_children()) == before
 
@@ -85,11 +85,9 @@ def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path):
         async with server_fleet(FleetOptions(str(tmp_path / "nowhere.toml"), 1, 30.0, 1.0)):
             pass
 
-    with pytest.raises(ServerUnavailable) as caught:
+    with refused(ServerUnavailable, "server 0 ", "exit code 2") as caught:
         asyncio.run(fleet())
-    told = str(caught.value)
-    assert told.startswith("server 0 ended with exit code 2 before it was ready; the end of its log:")
-    assert "nowhere.toml: no such campaign file" in told.replace("\n  ", "")
+    assert_names(str(caught.value).replace("\n  ", ""), tmp_path / "nowhere.toml")
 
 
 @pytest.mark.ci
@@ -100,7 +98,7 @@ def test_servers_go_with_a_collector_that_is_interrupted(tmp_path, tiny_campaign
     (server,) = children_of(process.pid)
     process.send_signal(signal.SIGINT)
     told, _ = process.communicate(timeout=60)
-    assert process.returncode == 130 and "--resume goes on from there" in told
+    assert process.returncode == 130 and "--resume" in told
     assert not is_running(server)
     assert output.read_bytes().endswith(b"\n") and f"{count_lines(output):,} done" in told
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from rollout_assets.learning.observation_rows import (
 )
 from rollout_assets.observations.observation import Arrays, Observations
 from tests.full_disk import full_after
+from tests.support.refusals import refused
 
 CONFIG = ObservationConfig(points=16, history=2)
 WIDTH = 3
@@ -127,7 +129,7 @@ def test_a_full_disk_is_an_error_with_the_file_and_leaves_nothing_sealed(tmp_pat
     store = rows(tmp_path)
     store.gather(np.array([0]), numbered)
     path = tmp_path / ROWS_FILE
-    with full_after(path.stat().st_size - 1_000), pytest.raises(OSError, match=ROWS_FILE):
+    with full_after(path.stat().st_size - 1_000), refused(OSError, errno=errno.EFBIG, filename=str(path)):
         store.gather(np.array([COUNT - 1]), numbered)
     make = Counted()
     require_numbered(rows(tmp_path), make)

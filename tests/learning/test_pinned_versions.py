@@ -19,6 +19,7 @@ from rollout_assets.errors import StoreError
 from rollout_assets.learning import QHBatch, QHDataset, QHIterableDataset, QHLoader
 from rollout_assets.rollouts import promote_rollout_campaign, prune_promoted_versions
 from tests.campaigns.kill_campaigns import fake_campaign
+from tests.support.refusals import refused
 
 WORKERS = (0, 1, 2)
 OPTIONS = {"rows_per_shard": 4, "store": {"chunk_states": 4}, "options": {"targets": 3, "chains": 2, "shell": (3, 5)}}
@@ -130,11 +131,11 @@ def test_a_version_that_is_gone_is_refused(promoted: Promoted) -> None:
     promoted.switch_to(2)
     prune_promoted_versions(promoted.config, keep=1)
     assert not promoted.version(1).exists()
-    gone = r"v000001/train \(manifest [0-9a-f]{12}\), which .*rollouts.zarr/train was .* is gone; make the dataset"
+    gone = (promoted.version(1) / "train", promoted.train, "[retention] versions")
     for batches in (*begun, *later):
-        with pytest.raises(StoreError, match=gone):
+        with refused(StoreError, *gone):
             epoch(batches)
-    with pytest.raises(StoreError, match=gone):
+    with refused(StoreError, *gone):
         mapped[len(mapped) - 1]
 
 
@@ -142,7 +143,7 @@ def test_a_version_made_anew_in_the_same_place_is_refused(promoted: Promoted) ->
     running = loader(promoted.train)
     promoted.version(1).rename(promoted.version(1).with_name("away"))
     promoted.version(2).rename(promoted.version(1))
-    with pytest.raises(StoreError, match=r"v000001/train .* is no longer what it was; make the dataset again"):
+    with refused(StoreError, promoted.version(1) / "train", promoted.train):
         epoch(running)
 
 
@@ -168,9 +169,9 @@ def test_ranks_with_other_versions_find_out_without_a_process_group(promoted: Pr
     promoted.switch_to(2)
     late = QHIterableDataset(promoted.train, 4, rank=1, world_size=2)
     assert early.versions != late.versions
-    with pytest.raises(StoreError, match="cannot resume"):
+    with refused(StoreError, "total"):
         late.load_state_dict(early.state_dict())
-    with pytest.raises(StoreError, match=r"torch.distributed is not initialised; compare 'versions'"):
+    with refused(StoreError, "torch.distributed", "'versions'"):
         late.check_ranks()
 
 

@@ -16,6 +16,7 @@ from rollout_assets.sources import layout
 from rollout_assets.sources.audit import audit_store
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.store import append_synthetic_snippets
+from tests.support.refusals import refused
 
 
 def edit_json(path: Path, change: Callable[[dict], object]) -> None:
@@ -273,13 +274,13 @@ def test_check_reports_all_problems_not_only_the_first(store_copy):
 def test_opening_refuses_a_damaged_store_with_all_problems(store_copy):
     DAMAGE["wrong counts"][0](store_copy)
     DAMAGE["missing split file"][0](store_copy)
-    with pytest.raises(SourceDamaged, match="2 problems") as caught:
+    with refused(SourceDamaged, store_copy, "stats.num_train", "splits/train.npy") as caught:
         VinOfflineStore.open(store_copy)
     assert len(caught.value.problems) == 2
 
 
 def test_a_place_without_a_manifest_is_no_store(tmp_path):
-    with pytest.raises(SourceError, match="not a VIN offline store"):
+    with refused(SourceError, tmp_path, "manifest.json"):
         VinOfflineStore.open(tmp_path)
 
 
@@ -311,9 +312,9 @@ def test_rows_are_in_index_order_and_found_by_index_or_key(small_store):
     assert len(store.rows("train")) + len(store.rows("val")) == len(store) == 4
     assert store.row(store.row(2).sample_key) == store.row(2)
     for wrong in (4, -1, "nobody"):
-        with pytest.raises(SourceRowMissing, match="no sample"):
+        with refused(SourceRowMissing, small_store, wrong):
             store.row(wrong)
-    with pytest.raises(SourceRowMissing, match="'test'"):
+    with refused(SourceRowMissing, "split", "all, train, val", "'test'"):
         store.rows("test")
 
 
@@ -381,7 +382,7 @@ def test_refresh_sees_appended_rows_and_keeps_the_old_ones(store_copy):
 def test_refresh_refuses_rows_that_changed(store_copy):
     store = VinOfflineStore.open(store_copy)
     edit_index(store_copy, lambda rows: rows[0].update(sample_key="renamed"))
-    with pytest.raises(SourceError, match="rows seen before have changed"):
+    with refused(SourceError, store_copy):
         store.refresh()
 
 
