@@ -117,7 +117,7 @@ def test_a_task_waits_while_another_plans_and_then_says_who(tmp_path, monkeypatc
 
 
 @pytest.mark.ci
-def test_four_tasks_of_a_slurm_array_give_the_shards_of_a_local_run(small_store, tmp_path):
+def test_four_slurm_tasks_give_the_shards_of_a_local_run(small_store, tmp_path):
     """Four processes at once, with nothing planned before, each with nothing but Slurm's variables."""
     local = load_campaign(write_campaign(tmp_path, small_store, "local"))
     together: Path = write_campaign(tmp_path, small_store, "together")

@@ -50,7 +50,7 @@ def age(path: Path, days: float) -> None:
     os.utime(path, (then, then))
 
 
-def test_nothing_is_removed_unless_asked_and_a_clean_campaign_has_nothing_to_remove(campaign):
+def test_only_apply_removes_and_then_nothing_is_left_to_remove(campaign):
     (found,) = clean_campaign(campaign.config).found
     assert (found.kind, found.name) == ("version", "v000001")
     assert found.bytes > 10_000
@@ -119,7 +119,7 @@ def test_younger_things_are_left_for_a_while(made, tmp_path):
 
 
 @pytest.mark.ci
-def test_a_set_aside_shard_stays_while_a_planned_one_can_take_it_over(tmp_path):
+def test_a_set_aside_shard_stays_while_it_can_be_taken_over(tmp_path):
     rows = (("train", 4),)
     campaign = campaign_at(tmp_path, rows)
     campaign.run_all()
@@ -155,7 +155,7 @@ def test_notes_about_failures_go_when_their_shard_is_finished(tmp_path):
     assert [path.name.split(".")[1] for path in layout.shards.glob("_FAILED*")] == ["shard-000001"]
 
 
-def test_trainings_go_but_for_the_current_the_evaluated_and_running_ones(campaign):
+def test_current_evaluated_and_running_trainings_stay(campaign):
     layout = CampaignLayout.of(campaign.config)
     for name in ("aa", "bb", "cc", "dd"):
         (layout.policies / name).mkdir(parents=True)
@@ -174,7 +174,7 @@ def test_trainings_go_but_for_the_current_the_evaluated_and_running_ones(campaig
     assert sorted(path.name for path in layout.policies.iterdir()) == ["aa", "bb"]
 
 
-def test_a_cleaning_that_is_killed_leaves_what_the_next_one_removes(campaign, monkeypatch):
+def test_a_killed_cleaning_is_finished_by_the_next(campaign, monkeypatch):
     clean_campaign(campaign.config, apply=True)
     layout = CampaignLayout.of(campaign.config)
     (layout.policies / "old").mkdir(parents=True)

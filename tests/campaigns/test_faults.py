@@ -115,7 +115,7 @@ def content(config: CampaignConfig, shard_id: str = SHARD) -> str | None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_fault_at_any_kind_of_read_or_write_is_tried_again_and_changes_nothing(
+def test_a_fault_at_any_read_or_write_changes_no_result(
     group: str, small_store: Path, undisturbed: Undisturbed, tmp_path: Path, retries: Callable[[int], None]
 ) -> None:
     config = real(tmp_path / "out", small_store, rows_per_shard=2)
@@ -131,7 +131,7 @@ def test_a_fault_at_any_kind_of_read_or_write_is_tried_again_and_changes_nothing
 
 
 @pytest.mark.ci
-def test_the_promoted_digests_are_those_of_a_machine_without_faults(
+def test_faults_do_not_change_the_promoted_digests(
     small_store: Path, undisturbed: Undisturbed, tmp_path: Path, retries: Callable[[int], None]
 ) -> None:
     config = real(tmp_path / "out", small_store, rows_per_shard=2)
@@ -146,7 +146,7 @@ def test_the_promoted_digests_are_those_of_a_machine_without_faults(
 
 @pytest.mark.parametrize("kind", NO_FILE)
 @pytest.mark.parametrize("name", [source_layout.MANIFEST_FILE, source_layout.INDEX_FILE, "all.npy", ".offsets.npy"])
-def test_metadata_that_cannot_be_read_says_nothing_about_the_source(kind: str, name: str, small_store: Path) -> None:
+def test_unreadable_metadata_is_no_damage_of_the_source(kind: str, name: str, small_store: Path) -> None:
     with failing(Fault(name, kind)), pytest.raises((OSError, MemoryError)) as caught:
         VinOfflineStore.open(small_store)
     assert not isinstance(caught.value, SourceDamaged) and name in str(caught.value)
@@ -165,7 +165,7 @@ def test_a_fault_that_stays_fails_the_shard_and_leaves_no_marker(kind: str, smal
     assert status.state == "failed" and status.reason
 
 
-def test_a_missing_device_fails_and_once_corrected_the_shards_are_built(
+def test_shards_are_built_once_a_missing_device_is_corrected(
     small_store: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     oracle = undisturbed[0].oracle.model_dump()
@@ -179,7 +179,7 @@ def test_a_missing_device_fails_and_once_corrected_the_shards_are_built(
 
 
 @pytest.mark.parametrize("marker", ["_owner.json", "_SUCCESS.json", "rollouts.zarr/manifest.json"])
-def test_a_finished_shard_that_cannot_be_read_for_now_is_not_set_aside(
+def test_a_finished_but_unreadable_shard_is_not_set_aside(
     marker: str, small_store: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     shutil.copytree(undisturbed[0].shards.output_dir, tmp_path / "out", symlinks=True)
@@ -232,7 +232,7 @@ def test_damage_that_stays_skips_its_row_and_the_run_says_so(store_copy: Path, t
     assert summarize_rollout_shard_campaign(config).behind == ""
 
 
-def test_a_shard_that_an_earlier_version_finished_in_spite_of_a_fault_is_found_and_rebuilt(
+def test_a_shard_finished_in_spite_of_a_fault_is_rebuilt(
     small_store: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     shutil.copytree(undisturbed[0].shards.output_dir, tmp_path / "out", symlinks=True)
@@ -299,7 +299,7 @@ def test_a_mesh_moved_with_size_and_time_kept_is_drift(store_copy: Path, tmp_pat
     assert read_owner(CampaignLayout(tmp_path / "out").shard(SHARD)).mesh_versions[scene] != version
 
 
-def test_a_remembered_digest_that_lies_costs_an_attempt_and_no_label(
+def test_a_wrong_remembered_digest_costs_one_attempt(
     small_store: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     config = real(tmp_path / "out", small_store, rows_per_shard=2)

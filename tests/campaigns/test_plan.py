@@ -28,7 +28,7 @@ def plan_of(root, *runs, rows_per_shard=2, **changes):
     return campaign.config, campaign.source, campaign.plan()
 
 
-def test_rows_are_in_index_order_per_split_and_every_row_is_planned_once(tmp_path):
+def test_every_row_is_planned_once_in_index_order_per_split(tmp_path):
     _, source, plan = plan_of(tmp_path, ("train", 3), ("val", 2), ("train", 2))
     assert [entry.shard_id for entry in plan.entries] == [f"shard-{n:06d}" for n in range(4)]
     assert [entry.split for entry in plan.entries] == ["train", "train", "train", "val"]
@@ -59,7 +59,7 @@ def test_a_line_carries_version_rows_and_hashes(tmp_path, small_store):
     }
 
 
-def test_planning_again_changes_nothing_and_new_rows_only_add_lines(tmp_path):
+def test_planning_again_only_adds_lines_for_new_rows(tmp_path):
     _, _, first = plan_of(tmp_path, ("train", 3), ("val", 1))
     before = first.path.read_bytes()
     stamp = first.path.stat().st_mtime_ns
@@ -82,7 +82,7 @@ def test_a_real_append_only_adds_lines(tmp_path, store_copy):
     assert planned_rows(grown.entries[0], config, VinOfflineStore.open(store_copy)), "new rows are no drift"
 
 
-def test_a_changed_config_replans_the_same_rows_and_keeps_the_old_plan(tmp_path):
+def test_a_changed_config_replans_and_keeps_the_old_plan(tmp_path):
     _, _, first = plan_of(tmp_path, ("train", 3))
     before = first.path.read_bytes()
     config, _, second = plan_of(tmp_path, ("train", 3), seed=9)
@@ -91,7 +91,7 @@ def test_a_changed_config_replans_the_same_rows_and_keeps_the_old_plan(tmp_path)
     assert second.replaced is not None and second.replaced.read_bytes() == before
 
 
-def test_rows_that_changed_under_the_plan_are_refused_until_planned_anew(tmp_path):
+def test_changed_rows_are_refused_until_planned_anew(tmp_path):
     config, _, _ = plan_of(tmp_path, ("train", 3))
     rebuilt = FakeSource((("val", 1), ("train", 2)))
     with refused(

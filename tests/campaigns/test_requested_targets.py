@@ -58,7 +58,7 @@ def test_all_eligible_targets_are_rolled_out_beyond_top_k(campaign, source):
     assert sorted(stored(config)) == sorted(expected) and len(expected) > len(source.rows("train"))
 
 
-def test_explicit_targets_are_exactly_the_ones_named_and_absent_ones_are_counted_by_name(campaign, source):
+def test_explicit_targets_are_those_named_and_absent_are_counted(campaign, source):
     config = load_campaign(campaign)
     first, second = (boxes(source, row.sample_index, config) for row in source.rows("train"))
     weak = next(name for name, eligible in zip(first.target_id, first.eligible, strict=True) if not eligible)
@@ -74,7 +74,7 @@ def test_explicit_targets_are_exactly_the_ones_named_and_absent_ones_are_counted
     assert owner.stats["rows_skipped"] == {"NO_EXPLICIT_TARGET": 1}
 
 
-def test_a_campaign_that_a_program_made_is_recorded_with_every_default_written_out(campaign):
+def test_a_campaign_of_a_program_is_recorded_with_all_defaults(campaign):
     config = with_targets(campaign, top_k=1)
     result = run_rollout_shard(config, write_rollout_shard_manifest_from_config(config).entries[0])
     recorded = RolloutZarrStoreReader(result.store_dir).sidecar_manifest()["generation"]["invocation"]
@@ -83,7 +83,7 @@ def test_a_campaign_that_a_program_made_is_recorded_with_every_default_written_o
 
 
 @pytest.mark.parametrize(("argv0", "argv"), [("/usr/bin/rollout-assets", ["rollout-assets", "demo"]), ("grpc", [])])
-def test_a_shipped_campaign_is_recorded_with_its_text_and_the_command_if_it_was_ours(monkeypatch, argv0, argv):
+def test_a_shipped_campaign_is_recorded_with_text_and_command(monkeypatch, argv0, argv):
     monkeypatch.setattr(sys, "argv", [argv0, "demo"])
     recorded = RolloutStoreInvocation.of_campaign("demo", "dagster").to_jsonable()
     assert recorded["mode"] == "dagster" and recorded["argv"] == argv

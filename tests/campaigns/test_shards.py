@@ -58,7 +58,7 @@ def test_a_finished_shard_is_complete_valid_and_left_alone(copy):
     assert state_of(copy, deep=True).state == "succeeded"
 
 
-def test_the_success_names_the_owner_and_the_owner_accounts_for_every_row(finished):
+def test_success_names_the_owner_that_accounts_for_every_row(finished):
     shard = finished.config.shards.output_dir / "shards/shard-000000"
     owner = json.loads((shard / "_owner.json").read_bytes())
     assert [row["sample_index"] for row in owner["rows"]] == [0] and owner["rows"][0]["records"] == 3
@@ -123,7 +123,7 @@ def test_a_tampered_shard_is_set_aside_named_and_rebuilt(copy, finished, kind):
     assert state_of(copy, deep=True).state == "succeeded"
 
 
-def test_a_changed_config_is_refused_before_any_work_and_rebuilt_after_planning(copy):
+def test_a_changed_config_is_refused_until_planned(copy):
     entry = copy.plan().entries[0]
     changed = fake_campaign(copy.config.shards.output_dir, [("train", 1)], seed=5)
     with refused(
@@ -142,7 +142,7 @@ def test_a_changed_config_is_refused_before_any_work_and_rebuilt_after_planning(
 
 
 @pytest.mark.parametrize("stuck", ["owner/after", "temp/after"])
-def test_a_failure_leaves_a_note_and_nothing_else_and_can_be_repeated(tmp_path, stuck):
+def test_a_failure_leaves_only_a_note_and_can_be_repeated(tmp_path, stuck):
     campaign = fake_campaign(tmp_path, [("train", 1)])
     entry = campaign.plan().entries[0]
 
@@ -175,7 +175,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path):
     assert state_of(campaign).state == "missing"
 
 
-def test_a_full_disk_at_any_step_is_one_clear_error_and_the_next_run_succeeds(tmp_path):
+def test_a_full_disk_at_any_step_is_an_error_and_can_be_repeated(tmp_path):
     campaign = fake_campaign(tmp_path, [("train", 1)])
     entry = campaign.plan().entries[0]
     for full_at in ("temp/before", "flush/candidates", "manifest/before", "owner/before", "success/before"):
@@ -202,7 +202,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_plan_that_a_full_disk_does_not_take_is_named_and_leaves_nothing(small_disk):
+def test_a_plan_on_a_full_disk_is_named_and_leaves_nothing(small_disk):
     campaign = fake_campaign(small_disk / "out", [("train", 1)])
     campaign.plan()
     changed = campaign.config.model_copy(update={"seed": campaign.config.seed + 1})
@@ -332,7 +332,7 @@ def test_leftovers_of_dead_attempts_do_not_pile_up(tmp_path):
     assert len([path for path in layout.set_aside_dir.iterdir() if path.is_dir()]) == 1
 
 
-def test_a_shard_whose_rows_were_all_skipped_is_finished_without_a_store(tmp_path):
+def test_a_shard_of_skipped_rows_is_finished_without_a_store(tmp_path):
     campaign = fake_campaign(tmp_path, [("train", 2)], options={"barren": frozenset({0})})
     for entry in campaign.plan().entries:
         campaign.run(entry)
@@ -412,7 +412,7 @@ def on_another_machine(monkeypatch, campaign, entry):
         return run_rollout_shard(campaign.config, entry, source=campaign.source, writer=lambda: campaign.writer)
 
 
-def test_what_another_machine_is_building_is_left_alone_until_it_is_silent(tmp_path, monkeypatch):
+def test_a_shard_of_another_machine_waits_until_it_is_silent(tmp_path, monkeypatch):
     campaign = fake_campaign(tmp_path / "out", [("train", 1)])
     entry = campaign.plan().entries[0]
     layout = CampaignLayout.of(campaign.config)
@@ -427,7 +427,7 @@ def test_what_another_machine_is_building_is_left_alone_until_it_is_silent(tmp_p
     assert not theirs.exists()
 
 
-def test_of_two_builders_without_a_common_lock_the_first_has_built_the_shard(tmp_path, monkeypatch):
+def test_of_two_builders_without_a_lock_the_first_wins(tmp_path, monkeypatch):
     without_locks(monkeypatch)
     campaign = fake_campaign(tmp_path / "out", [("train", 1)])
     entry = campaign.plan().entries[0]

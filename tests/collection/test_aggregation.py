@@ -127,7 +127,7 @@ def collected(folder, name="out", rows=6):
         return collect_rollouts(config)
 
 
-def test_a_file_is_measured_where_it_lies_and_never_merged_into_itself(tmp_path):
+def test_a_file_is_never_merged_into_itself(tmp_path):
     output = collected(tmp_path, "out.jsonl").output
     before = file_digests(tmp_path)
     itself = {"input_glob": str(output), "output_jsonl_fpath": tmp_path / "." / "out.jsonl"}
@@ -166,7 +166,7 @@ def test_only_one_process_writes_an_output(shards):
     assert (shards / ".partial-merged.jsonl").read_text() == "of the other process"
 
 
-def test_expected_and_failed_come_from_the_files_beside_the_results(tmp_path):
+def test_expected_and_failed_come_from_files_beside_results(tmp_path):
     with running(FakeServer(lambda row, _: "refuse" if row["_task_index"] == 3 else None)) as server:
         report = collect_rollouts(config_for(tmp_path, server, rows=10, num_samples_in_parallel=1))
     lines = report.output.read_bytes().splitlines(True)

@@ -136,7 +136,7 @@ def test_a_toml_file_says_what_to_collect_and_options_override_it(tmp_path, serv
     assert {line["seed"] for line in lines_of(tmp_path / "other.jsonl")} == {0, 1, 2}, "seeds of their own lines"
 
 
-def test_an_unknown_key_of_a_toml_file_is_refused_with_the_one_that_was_meant(tmp_path):
+def test_an_unknown_key_of_a_toml_file_names_a_known_one(tmp_path):
     file = tmp_path / "night.toml"
     file.write_text('campaing = "demo"\nnum_repeat = 2\n')
     shown = invoke("collect", file, "-o", tmp_path / "o.jsonl", "-c", "demo")

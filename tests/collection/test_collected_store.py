@@ -31,7 +31,7 @@ def stored(tmp_path, tiny_campaign, tiny_server):
     return collect
 
 
-def test_a_store_waits_for_every_row_and_says_which_record_is_damaged(tmp_path, stored, tiny_train_rows, tiny_campaign):
+def test_a_store_waits_for_all_rows_and_names_a_damaged_record(tmp_path, stored, tiny_train_rows, tiny_campaign):
     rows = tmp_path / "rows.jsonl"
     bad = json.loads(tiny_train_rows.read_text().splitlines()[0]) | {"target": "nobody"}
     rows.write_text(tiny_train_rows.read_text() + json.dumps(bad) + "\n")
@@ -67,7 +67,7 @@ def forget(run, rows_of):
     run.write_text(json.dumps(facts))
 
 
-def test_something_in_the_place_of_the_store_is_refused_before_any_work(tmp_path, stored, tiny_train_rows):
+def test_an_existing_store_is_refused_before_any_work(tmp_path, stored, tiny_train_rows):
     (tmp_path / "out.zarr").mkdir()
     with refused(StoreExists, tmp_path / "out.zarr"):
         stored(tiny_train_rows)

@@ -120,7 +120,7 @@ def test_servers_go_with_a_collector_that_is_killed(tmp_path, tiny_campaign, tin
     wait_for(lambda: not is_running(server), seconds=20)
 
 
-def test_prepared_rows_are_used_again_only_for_the_same_campaign_and_source(tmp_path, tiny_campaign):
+def test_prepared_rows_are_reused_for_the_same_campaign_only(tmp_path, tiny_campaign):
     config = load_campaign(tiny_campaign)
     rows = CampaignInputs(config, "validation", tmp_path / "rows.jsonl")
     first = rows.write()

@@ -75,7 +75,7 @@ def test_none_means_the_default(tmp_path):
     assert CollectCommandConfig(**dict.fromkeys(optional), **given) == CollectCommandConfig(**given)
 
 
-def test_null_in_a_line_means_the_default_or_what_the_template_says(tmp_path):
+def test_null_in_a_line_means_the_template_or_the_default(tmp_path):
     empty = dict.fromkeys(("target", "seed", "params", "include", "recipe", "source_row", "_task_index"))
     (row,) = rows_of(tmp_path, [A | empty], prompt_config={"seed": 3}, responses_create_params={"horizon": None})
     (plain,) = rows_of(tmp_path, [A | {"seed": 3}])
@@ -84,7 +84,7 @@ def test_null_in_a_line_means_the_default_or_what_the_template_says(tmp_path):
     assert row.request.params.model_dump(exclude_none=True) == {"horizon": 2}
 
 
-def test_a_view_budget_reaches_every_request_and_does_not_go_into_a_store(tmp_path):
+def test_a_view_budget_reaches_requests_and_excludes_a_store(tmp_path):
     budget = {"max_views_scored": 40}
     (row,) = rows_of(tmp_path, [A], responses_create_params=budget)
     assert row.request.params.max_views_scored == 40
@@ -105,7 +105,7 @@ def test_repeats_may_differ_by_agent(tmp_path):
         rows_of(tmp_path, lines, num_repeats={"random": 3, "greedy": 1})
 
 
-def test_seeds_are_derived_from_run_task_and_rollout_and_written_into_the_row(tmp_path):
+def test_seeds_are_derived_from_run_task_and_rollout(tmp_path):
     rows = rows_of(tmp_path, [A | {"seed": 1}, B], num_repeats=2, num_repeats_add_seed=True, run_seed=4)
     seeds = [r.request.seed for r in rows]
     assert seeds == [collection_seed(4, task, rollout) for task in (0, 1) for rollout in (0, 1)]

@@ -89,7 +89,7 @@ def test_a_changed_input_line_is_refused_with_its_number(tmp_path, server, chang
         resumed(tmp_path, server)
 
 
-def test_lines_written_otherwise_but_meaning_the_same_are_no_change(tmp_path, server):
+def test_lines_in_another_notation_are_no_change(tmp_path, server):
     collect_rollouts(config_for(tmp_path, server))
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(dict(reversed(row.items())), indent=None) for row in lines_of(path)) + "\n\n")

@@ -60,7 +60,7 @@ def test_the_same_policy_is_neither_better_nor_worse():
     assert (same.policy, same.accepted, same.roots, same.scenes) == ("mine", "mine", 24, 6)
 
 
-def test_a_small_difference_at_every_root_is_seen_because_roots_are_paired():
+def test_paired_roots_show_a_small_difference():
     better = compare_to_accepted(evaluation(0.001), evaluation())
     assert better.better and better.not_worse and better.difference.value == pytest.approx(0.00125)
     worse = compare_to_accepted(evaluation(), evaluation(0.001))

@@ -37,7 +37,7 @@ def test_every_policy_starts_from_the_same_roots(tiny_evaluation):
     assert outcomes.group_by(ROOT).agg(pl.col("root_headroom").n_unique())["root_headroom"].max() == 1
 
 
-def test_the_oracle_is_best_at_the_first_step_and_lookahead_at_the_last(tiny_evaluation):
+def test_the_oracle_is_best_first_and_lookahead_last(tiny_evaluation):
     wide = tiny_evaluation.outcomes.filter(pl.col("draw") == 0)
     first = wide.pivot("policy", index=list(ROOT), values="gain_1")
     for other in ("random_valid", "farthest_from_history", "soft"):

@@ -66,7 +66,7 @@ def test_a_learned_policy_is_evaluated_and_named_by_its_content(evaluated_campai
     assert result["verdicts"]["mine-1"]["sentence"] and result["policies"] and result["groups"]
 
 
-def test_a_policy_trained_on_an_evaluated_scene_is_refused_or_marked(evaluated_campaign, tmp_path):
+def test_a_policy_trained_on_an_evaluated_scene_is_refused(evaluated_campaign, tmp_path):
     (scene,) = scenes_of(evaluated_campaign, "train")
     checkpoint = write_checkpoint(tmp_path / "cheat.safetensors", (scene, "elsewhere"))
     command = (*quickly(evaluated_campaign, tmp_path / "out"), "--policy", str(checkpoint))

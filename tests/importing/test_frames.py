@@ -24,7 +24,7 @@ def room(turn=TURNS["z"], scale=1.0, parts=ROOM, shift=(0.0, 0.0, 0.0)):
 @pytest.mark.parametrize("up", ["x", "y", "z"])
 @pytest.mark.parametrize(("units", "scale"), [("m", 1.0), ("cm", 100.0), ("mm", 1000.0)])
 @pytest.mark.parametrize("ending", [".ply", ".obj"])
-def test_up_and_units_of_a_room_are_recognised_and_its_floor_is_moved_to_zero(up, units, scale, ending):
+def test_up_units_and_floor_of_a_room_are_recognised(up, units, scale, ending):
     vertices, faces = room(TURNS[up], scale, shift=(3.0, -2.0, 1.25))
     frame = recognise_frame(vertices, faces, ending, "auto", "auto")
     assert (frame.up, frame.units) == (up, units)
@@ -49,14 +49,14 @@ def test_what_is_given_is_not_guessed():
     assert recognise_frame(vertices * 2, faces, ".ply", "auto", "ft").size_m == pytest.approx((2.4384,) * 3)
 
 
-def test_a_glb_file_is_y_up_as_its_format_says_even_when_a_wall_is_larger_than_the_floor():
+def test_a_glb_file_is_y_up_even_if_a_wall_is_the_largest_face():
     hall = (Part("Floor", (0, 0, 0), (2.0, 9.0, 6.0)),)
     vertices, faces = room(Y_UP, parts=hall)
     assert recognise_frame(vertices, faces, ".glb", "auto", "auto").up == "y"
 
 
 @pytest.mark.parametrize(("up", "units"), [("auto", "mm"), ("z", "cm"), ("y", "mm")])
-def test_wrong_units_are_refused_with_the_size_and_with_those_that_fit(up, units):
+def test_wrong_units_are_refused_with_those_that_fit(up, units):
     vertices, faces = room()
     with refused(MeshError, "6.1 x 5.1 x 2.8", f"up {up}", f"units {units}", "--units m"):
         recognise_frame(vertices, faces, ".ply", up, units)

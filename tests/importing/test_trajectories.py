@@ -88,7 +88,7 @@ def test_snippets_are_spread_over_the_path_and_keep_its_pace(tmp_path):
     np.testing.assert_allclose(slow.pose_world_camera, path.poses[:6], atol=1e-6)
 
 
-def test_a_path_shorter_than_a_snippet_is_refused_with_the_number_that_fits(tmp_path):
+def test_a_path_shorter_than_a_snippet_names_the_poses_that_fit(tmp_path):
     write_tum(tmp_path / "trajectory.txt")
     path = camera_path(read_trajectory(tmp_path / "trajectory.txt"), METRES, "auto", 5.0)
     path.check_length(60, 5.0)

@@ -51,7 +51,7 @@ def test_a_taken_view_leads_back_to_source_mesh_config_and_commit(real: RolloutZ
     assert json.dumps(asdict(found), allow_nan=False)
 
 
-def test_without_a_recorded_campaign_limits_are_unknown_and_the_rest_is_told(tmp_path: Path) -> None:
+def test_without_a_recorded_campaign_only_limits_are_unknown(tmp_path: Path) -> None:
     reader = made.write(tmp_path / "plain.zarr", made.clean_records())
     found = explain(reader, 3)
     assert found.config_confirmed is None and found.config == {}
@@ -91,7 +91,7 @@ def drawn_weights(reader: RolloutZarrStoreReader) -> tuple[list[float], int]:
     return weights, drawn
 
 
-def test_two_draws_are_weighted_by_inclusion_and_ranked_choices_not_at_all(real: RolloutZarrStoreReader) -> None:
+def test_draws_are_weighted_by_inclusion_and_ranks_are_not(real: RolloutZarrStoreReader) -> None:
     fractions = dict(training_readiness(real).by_policy.select("recipe", "effective_sample_fraction").rows())
     assert fractions["random_valid"] == pytest.approx(1.0, rel=1e-5)
     assert fractions["lookahead"] == 0.0

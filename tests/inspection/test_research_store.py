@@ -132,7 +132,7 @@ def test_so_does_every_other_way_in(newer: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["inspect replay STORE", "inspect second-opinion STORE --limit 1"])
-def test_what_reads_the_source_again_names_its_unknown_version_in_one_line(
+def test_verbs_that_read_the_source_name_its_unknown_version(
     research: Path, store_copy: Path, every_step: CampaignConfig, tmp_path: Path, verb: str
 ) -> None:
     manifest = store_copy / "manifest.json"

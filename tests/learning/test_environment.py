@@ -55,7 +55,7 @@ def test_gymnasiums_checker_passes_without_a_warning(played_campaign, options):
     assert env.observation_space.keys() == {*Observations.__dataclass_fields__}
 
 
-def test_importing_the_package_registers_the_id_and_a_file_is_enough(small_store, tmp_path, monkeypatch):
+def test_importing_the_package_registers_the_environment(small_store, tmp_path, monkeypatch):
     monkeypatch.delitem(gymnasium.registry, ENVIRONMENT_ID)
     with pytest.raises(gymnasium.error.NamespaceNotFound):
         gymnasium.make(ENVIRONMENT_ID)
@@ -66,9 +66,7 @@ def test_importing_the_package_registers_the_id_and_a_file_is_enough(small_store
     assert terminated and not truncated
 
 
-def test_the_same_actions_give_the_labels_and_observations_of_stored_rollouts_to_the_bit(
-    observed_campaign, observed_store
-):
+def test_actions_of_stored_rollouts_give_their_labels_to_the_bit(observed_campaign, observed_store):
     reader = RolloutZarrStoreReader(observed_store)
     source = VinOfflineStore.open(observed_campaign.source.store_dir)
     stored = ObservedStates(reader, source, SMALL)
@@ -129,7 +127,7 @@ def test_every_root_comes_once_per_epoch_in_an_order_of_its_own(played_campaign,
     assert len({tuple(order) for order in orders}) > 1
 
 
-def test_fresh_views_are_others_in_every_episode_and_stored_ones_are_not(played_campaign):
+def test_fresh_views_differ_by_episode_and_stored_ones_do_not(played_campaign):
     def two_starts(**options: Any) -> list[dict[str, Any]]:
         env = NextBestViewEnv(played_campaign, observation=SMALL, **options)
         return [env.reset(seed=seed, options={"root": (0, 0)})[0] for seed in (1, 2)]
@@ -153,7 +151,7 @@ def test_the_horizon_ends_an_episode_and_is_no_truncation(played_campaign):
         env.step(0)
 
 
-def test_a_view_that_cannot_be_taken_costs_a_step_and_gains_nothing(played_campaign):
+def test_an_untakeable_view_costs_a_step_and_gains_nothing(played_campaign):
     env = NextBestViewEnv(played_campaign, observation=SMALL, horizon=2)
     for _ in range(20):
         _, info = env.reset()

@@ -66,7 +66,7 @@ def test_a_trained_policy_rolls_out_and_its_scores_are_stored(tmp_path, small_st
 
 
 @pytest.mark.parametrize("damage", ["truncated", "text", "not finite"])
-def test_a_checkpoint_that_cannot_be_used_is_one_line_before_any_work(tmp_path, small_store, checkpoint, damage):
+def test_an_unusable_checkpoint_is_one_line_before_any_work(tmp_path, small_store, checkpoint, damage):
     if damage == "truncated":
         checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
     elif damage == "text":

@@ -125,7 +125,7 @@ def test_what_is_damaged_is_made_again(tmp_path: Path, damage: str) -> None:
     require_numbered(rows(tmp_path), refuse)
 
 
-def test_a_full_disk_is_an_error_with_the_file_and_leaves_nothing_sealed(tmp_path: Path) -> None:
+def test_a_full_disk_names_the_file_and_leaves_nothing_sealed(tmp_path: Path) -> None:
     store = rows(tmp_path)
     store.gather(np.array([0]), numbered)
     path = tmp_path / ROWS_FILE

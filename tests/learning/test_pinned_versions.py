@@ -164,7 +164,7 @@ def test_stores_of_one_root_are_of_one_version(promoted: Promoted, monkeypatch: 
     assert {Path(pin.location).parent.name for pin in dataset.source.pins} == {"v000002"}
 
 
-def test_ranks_with_other_versions_find_out_without_a_process_group(promoted: Promoted) -> None:
+def test_ranks_with_other_versions_differ_without_a_group(promoted: Promoted) -> None:
     early = QHIterableDataset(promoted.train, 4, rank=0, world_size=2)
     promoted.switch_to(2)
     late = QHIterableDataset(promoted.train, 4, rank=1, world_size=2)

@@ -100,7 +100,7 @@ def test_what_cannot_be_compared_is_not_accepted_and_says_why(campaign: Campaign
     assert judgement.comparison.accepted == "oracle_lookahead" and not judgement.not_worse
 
 
-def test_another_checkpoint_than_the_evaluated_one_is_never_accepted(campaign: CampaignConfig) -> None:
+def test_a_checkpoint_that_was_not_evaluated_is_not_accepted(campaign: CampaignConfig) -> None:
     found = evaluated(campaign)
     Path(str(found.facts.policies[-1].checkpoint)).write_bytes(b"another")
     with refused(EvaluationError, found.facts.policies[-1].checkpoint, found.facts.policies[-1].checkpoint_sha256):

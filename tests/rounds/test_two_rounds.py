@@ -36,7 +36,7 @@ def promote(campaign: Path) -> CampaignLayout:
 
 
 @pytest.mark.slow
-def test_two_rounds_end_with_a_policy_that_was_trained_on_both_stores(four_homes: Path, tmp_path: Path) -> None:
+def test_two_rounds_end_with_a_policy_trained_on_both_stores(four_homes: Path, tmp_path: Path) -> None:
     first, second = write_rounds(tmp_path, four_homes)
     with refused(ConfigError, "recipes[0].checkpoint", "first/policy/policy.safetensors"):
         load_campaign(second)
@@ -71,7 +71,7 @@ def test_two_rounds_end_with_a_policy_that_was_trained_on_both_stores(four_homes
 
 
 @pytest.mark.slow
-def test_a_training_is_found_again_and_an_edited_one_has_a_folder_of_its_own(four_homes: Path, tmp_path: Path) -> None:
+def test_a_training_is_found_again_and_an_edited_one_is_new(four_homes: Path, tmp_path: Path) -> None:
     path, _ = write_rounds(tmp_path, four_homes)
     with refused(ConfigError, "first/rollouts.zarr", "rollout-assets campaign promote -c"):
         campaign_training(load_campaign(path))

@@ -56,9 +56,7 @@ def test_a_server_that_cannot_read_its_source_does_not_start(small_store: Path, 
 
 
 @pytest.mark.parametrize("kind", ["EIO", "EMFILE", "no memory"])
-def test_requests_are_not_prepared_without_a_row_that_could_not_be_read(
-    kind: str, small_store: Path, tmp_path: Path
-) -> None:
+def test_a_row_that_could_not_be_read_fails_the_preparation(kind: str, small_store: Path, tmp_path: Path) -> None:
     inputs = CampaignInputs(real(tmp_path / "out", small_store), "benchmark", tmp_path / "requests.jsonl")
     with failing(Fault(CHUNK, kind)), pytest.raises((OSError, MemoryError)):
         inputs.write()

@@ -176,7 +176,7 @@ def test_figures_agree_with_the_record(config, store, records):
     assert {"wait", "prepare", "score", "select", "record", "total"} == result.timings_s.keys()
 
 
-def test_a_target_without_a_label_is_refused_with_the_record_that_the_shard_path_stores(config, store):
+def test_a_target_without_a_label_is_refused_with_its_record(config, store):
     strict = config.model_copy(update={"targets": config.targets.model_copy(update={"min_match_iou": 0.99})})
     generator = RolloutGenerator(strict, store)
     row = store.rows()[0]
@@ -212,7 +212,7 @@ def test_a_view_budget_cuts_the_rollout_and_its_record_says_so(config, store):
     assert unpack(RolloutZarrRecord, from_text(nothing.record)).chains == ()
 
 
-def test_a_changed_recipe_gives_what_the_campaign_with_that_recipe_stores(config, store):
+def test_a_changed_recipe_gives_what_its_campaign_stores(config, store):
     changed = config.recipes[0].model_copy(update={"horizon": 1, "branch": (3, 1)})
     variant = config.model_copy(update={"recipes": (changed, config.recipes[1])})
     record = next(iter(RolloutGenerator(variant, store).records(store.rows()[:1])))
@@ -241,7 +241,7 @@ def test_a_changed_recipe_gives_what_the_campaign_with_that_recipe_stores(config
         ({"source_row": 0, "params": {"horizon": 10_000, "beam_width": 2}}, "recipe", ("horizon", 256, 10_000)),
     ],
 )
-def test_a_row_that_cannot_be_run_names_the_field_and_what_there_is(config, store, asked, field, names):
+def test_a_row_that_cannot_be_run_names_the_field_and_values(config, store, asked, field, names):
     with refused(RowRefused, *names, field=field):
         run(config, store, [RolloutRequest.model_validate({"recipe": "oracle_greedy"} | asked)])
 
@@ -259,7 +259,7 @@ def test_a_deep_recipe_with_a_narrow_beam_is_within_bounds(config, store):
     assert result.agent_ref.name == "deep" and result.num_steps <= 6
 
 
-def test_those_who_ask_for_one_sample_at_once_share_its_preparation(config, store):
+def test_simultaneous_requests_share_one_preparation(config, store):
     async def work() -> int:
         service = RolloutService(config, store)
         prepared = []

@@ -72,7 +72,7 @@ def test_an_open_sheet_is_left_as_it_is_wound(tmp_path):
     assert repaired(write_box(tmp_path / "chair.obj", quads=QUADS[:4])).report.done == ()
 
 
-def test_doubled_faces_are_dropped_even_when_they_face_the_other_way_or_have_own_vertices(tmp_path):
+def test_doubled_faces_are_dropped_whatever_their_orientation(tmp_path):
     doubled = [QUADS[0], (5, 6, 8, 7)]
     own = ["v 0 0 0", "v 0 0 0.4", "v 0 0.9 0.4", "v 0 0.9 0", "f 9 10 11 12"]
     result = repaired(write_box(tmp_path / "chair.obj", quads=[*QUADS, *doubled], more=own))
@@ -95,7 +95,7 @@ def test_faces_without_area_are_dropped(tmp_path):
         ("chair", 1e7, 0.9, "scaled by 1e-07 to 0.9 m"),
     ],
 )
-def test_units_are_recognised_and_what_has_none_gets_a_typical_size(tmp_path, name, scale, height_m, done):
+def test_units_are_recognised_or_a_typical_size_is_taken(tmp_path, name, scale, height_m, done):
     size = (0.5 * scale, 0.9 * scale, 0.4 * scale)
     report = repaired(write_box(tmp_path / f"{name}.obj", size)).report
     assert report.done[0] == done and report.size_m[2] == pytest.approx(height_m)

@@ -147,7 +147,7 @@ def test_a_home_is_closed_but_for_its_windows() -> None:
     assert float((face < 0).float().mean()) < 0.05
 
 
-def test_the_same_seed_gives_the_same_home_and_other_numbers_another() -> None:
+def test_the_same_seed_gives_the_same_home() -> None:
     again = build_scene(SMALL, 0, BUILT_IN)
     np.testing.assert_array_equal(again.vertices, home(0).vertices)
     np.testing.assert_array_equal(again.faces, home(0).faces)

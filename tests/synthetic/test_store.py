@@ -151,7 +151,7 @@ def test_processes_do_not_change_a_byte(tmp_path: Path) -> None:
     assert [event.done for event in events] == [0, 1, 2, 3]
 
 
-def test_a_larger_build_contains_the_same_rows_and_append_makes_them_too(built: Path, tmp_path: Path) -> None:
+def test_a_larger_build_or_an_append_contains_the_same_rows(built: Path, tmp_path: Path) -> None:
     larger = SMALL.model_copy(update={"snippets_per_scene": 3})
     build_synthetic_store(tmp_path / "larger", larger)
     expected, before = _rows(tmp_path / "larger"), _rows(built)
@@ -204,7 +204,7 @@ def test_readers_see_all_of_an_append_or_nothing(built: Path, tmp_path: Path) ->
     assert len(VinOfflineStore.open(grown)) == 8
 
 
-def test_an_existing_destination_is_refused_and_replaced_only_on_request(built: Path, tmp_path: Path) -> None:
+def test_an_existing_destination_is_replaced_only_on_request(built: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(built, store)
     tiny = SMALL.model_copy(update={"scenes": 1, "snippets_per_scene": 1})
