@@ -135,7 +135,7 @@ def test_four_slurm_tasks_give_the_shards_of_a_local_run(small_store, tmp_path):
     for number, task in enumerate(tasks):
         out, err = task.communicate(timeout=300)
         assert task.returncode == 0, err
-        assert_names(err, f"task {number}/4 ", "SLURM_ARRAY_TASK_ID")
+        assert_names(err, f"task {number}/4", "SLURM_ARRAY_TASK_ID")
         assert out.startswith("1 of 4 shards: 1 built")
     config = load_campaign(together)
     assert contents(config) == contents(local) and len(contents(config)) == 4

@@ -98,13 +98,13 @@ def test_changed_rows_are_refused_until_planned_anew(tmp_path):
         ShardDrift,
         "made-up",
         "shard-000000",
-        "sample 0 ",
+        "sample 0",
         "'room-train-00000/snippet-00000'",
         "'room-val-00000/snippet-00000'",
         "--anew",
     ):
         write_rollout_shard_manifest_from_config(config, store=rebuilt)
-    with refused(ShardDrift, "shard-000001", "sample 2 ", "'room-train-00001/snippet-00002'"):
+    with refused(ShardDrift, "shard-000001", "sample 2", "'room-train-00001/snippet-00002'"):
         write_rollout_shard_manifest_from_config(config, store=FakeSource((("train", 2),)))
     anew = write_rollout_shard_manifest_from_config(config, store=rebuilt, anew=True)
     assert anew.replaced is not None and [entry.split for entry in anew.entries] == ["train", "val"]

@@ -158,7 +158,7 @@ def test_an_invalid_version_is_not_published(campaign):
         if step == "val/validate":
             alter(next(root.glob("staging/promotion.*")) / "val" / CHUNK)
 
-    with refused(StoreError, "v000002: val ", "candidates/target_rri"):
+    with refused(StoreError, "v000002: val", "candidates/target_rri"):
         promote_rollout_campaign(campaign.config, on_step=damage)
     assert current_version(campaign.config).name == "v000001"
     assert not (root / "versions/v000002").exists() and not list(root.glob("staging/promotion.*"))

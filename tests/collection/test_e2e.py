@@ -75,7 +75,7 @@ def test_a_server_that_is_late_is_named_and_all_are_stopped(tiny_campaign):
     with refused(ServerUnavailable) as caught:
         asyncio.run(fleet())
     holder.join()
-    assert_names(str(caught.value), "server 0 ", f"process {held[0]}", "2 s", "log")
+    assert_names(str(caught.value), "server 0", f"process {held[0]}", "2 s", "log")
     assert time.monotonic() - began < 2.0 + 1.0 + 2.0, "SIGKILL where SIGTERM is not heeded"
     assert set(own_children()) == before
 
@@ -85,7 +85,7 @@ def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path):
         async with server_fleet(FleetOptions(str(tmp_path / "nowhere.toml"), 1, 30.0, 1.0)):
             pass
 
-    with refused(ServerUnavailable, "server 0 ", "exit code 2") as caught:
+    with refused(ServerUnavailable, "server 0", "exit code 2") as caught:
         asyncio.run(fleet())
     assert_names(str(caught.value).replace("\n  ", ""), tmp_path / "nowhere.toml")
 

@@ -183,7 +183,7 @@ def test_weights_that_are_not_finite_are_refused(checkpoint: Path) -> None:
     tensors = load_file(checkpoint)
     name = sorted(tensors)[0]
     tensors[name].view(-1)[0] = torch.nan
-    with refused(PolicyRefused, f"tensor {name} ", 1):
+    with refused(PolicyRefused, f"tensor {name}", 1):
         load_policy(rewritten(checkpoint, tensors))
 
 
@@ -194,9 +194,9 @@ def test_other_tensors_are_refused_by_name(checkpoint: Path) -> None:
         load_policy(rewritten(checkpoint, {key: value for key, value in whole.items() if key != name}))
     with refused(PolicyRefused, "1 tensor: another"):
         load_policy(rewritten(checkpoint, whole | {"another": torch.zeros(2)}))
-    with refused(PolicyRefused, f"tensor {name} ", "shape"):
+    with refused(PolicyRefused, f"tensor {name}", "shape"):
         load_policy(rewritten(checkpoint, whole | {name: whole[name][:-1].clone()}))
-    with refused(PolicyRefused, f"tensor {name} ", "torch.float16", "torch.float32"):
+    with refused(PolicyRefused, f"tensor {name}", "torch.float16", "torch.float32"):
         load_policy(rewritten(checkpoint, whole | {name: whole[name].half()}))
 
 

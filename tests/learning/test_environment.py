@@ -183,7 +183,7 @@ def test_what_cannot_be_played_is_said_in_one_line(played_campaign):
         with refused(InvalidAction, "0 to 7", wrong):
             env.step(wrong)
     for options, field, names in [
-        ({"root": (0, 99)}, "root", ["target 99 ", "idx=0", "idx=1"]),
+        ({"root": (0, 99)}, "root", ["target 99", "idx=0", "idx=1"]),
         ({"root": 3}, "options", ["(row, target)", 3]),
         ({"rot": (0, 0)}, "options", ["(row, target)"]),
     ]:

@@ -160,7 +160,7 @@ def test_a_store_without_a_needed_column_is_refused(observed_store: Path, small_
 
 @pytest.mark.parametrize("rows", [[], [-1], [10**6]])
 def test_steps_that_are_not_there_are_refused(observed_store: Path, small_store: Path, rows: list[int]) -> None:
-    with refused(StoreError, observed_store, "steps 0 to "):
+    with refused(StoreError, observed_store, "steps 0 to"):
         observed(observed_store, small_store).observations(rows)
 
 

@@ -127,7 +127,7 @@ def test_the_unseen_area_equals_that_of_its_slow_twin():
 
 def test_only_a_learned_policy_takes_a_checkpoint():
     for make in SIMPLE:
-        with refused(PolicyRefused, f"policy {make.__name__} ", "weights.safetensors"):
+        with refused(PolicyRefused, f"policy {make.__name__}", "weights.safetensors"):
             make(Path("weights.safetensors"))
-    with refused(PolicyRefused, "policy learned ", "checkpoint"):
+    with refused(PolicyRefused, "policy learned", "checkpoint"):
         policies.learned(None)

@@ -174,7 +174,7 @@ def test_map_style_agrees_and_works_in_a_loader(stores: list[Path]) -> None:
     order = np.random.default_rng(0).permutation(len(dataset)).tolist()
     batch = dataset.batch(order)
     assert keys(batch) == [keys(dataset[index])[0] for index in order]
-    with refused(StateMissing, f"state {len(dataset)};"):
+    with refused(StateMissing, f"state {len(dataset)}"):
         dataset[len(dataset)]
     for workers in (0, 2):
         plain = DataLoader(dataset, batch_size=10, shuffle=True, collate_fn=QHDataset.collate, num_workers=workers)

@@ -165,10 +165,10 @@ def test_indices_beyond_the_states_are_refused(store: Path) -> None:
     last = len(dataset) - 1
     assert dataset[-1].state_step_row_id.tolist() == dataset[last].state_step_row_id.tolist()
     for index in (-1, last + 1):
-        with refused(StateMissing, f"state {index};", f"0 to {last}"):
+        with refused(StateMissing, f"state {index}", f"0 to {last}"):
             dataset.batch([0, index])
     for index in (-last - 2, last + 1):
-        with refused(StateMissing, f"state {index};", f"0 to {last}"):
+        with refused(StateMissing, f"state {index}", f"0 to {last}"):
             dataset[index]
     for indices in ([], [0.5], [[0]], [True]):
         with refused(StoreError, "batch"):

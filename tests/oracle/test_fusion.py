@@ -71,5 +71,5 @@ def test_new_points_of_views_equal_the_naive_twin(stride: int) -> None:
 
 
 def test_points_that_are_not_finite_are_refused() -> None:
-    with refused(GeometryError, "point 1 ", "[0.0, inf, 0.0]"):
+    with refused(GeometryError, "point 1", "[0.0, inf, 0.0]"):
         FusedCloud.of(np.array([[0, 0, 0], [0, np.inf, 0]]), VoxelGrid(0.02), "cpu")

@@ -89,7 +89,7 @@ def test_no_views_give_no_images() -> None:
 def test_bad_poses_and_cameras_are_refused_with_the_value() -> None:
     poses = views(3)
     poses[1, 4] = np.nan
-    with refused(GeometryError, "pose 1 ", "nan"):
+    with refused(GeometryError, "pose 1", "nan"):
         render_depth(WALL, poses, CAMERA, 0.001, 20.0)
     with refused(GeometryError, "(n, 12)", "(3, 4)"):
         checked_poses(np.zeros((3, 4)))

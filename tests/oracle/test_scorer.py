@@ -271,7 +271,7 @@ def test_bad_input_is_refused_with_its_value() -> None:
     scorer, state = begin()
     poses = views(2)
     poses[1, 9] = np.inf
-    with refused(GeometryError, "pose 1 ", "inf"):
+    with refused(GeometryError, "pose 1", "inf"):
         scorer.score([all_valid(state, poses)])
     with refused(GeometryError, "(2, 12)", "(3,)"):
         scorer.score([ScoreRequest(state, poses, np.ones(3, bool))])

@@ -186,7 +186,7 @@ def test_no_points_is_an_infinite_error() -> None:
 
 
 def test_a_point_that_is_not_finite_is_refused() -> None:
-    with refused(GeometryError, "point 1 ", "[nan, 0.0, 0.0]"):
+    with refused(GeometryError, "point 1", "[nan, 0.0, 0.0]"):
         PointClouds.of([np.array([[0, 0, 0], [np.nan, 0, 0]], np.float32)], "cpu")
 
 

@@ -165,7 +165,7 @@ def test_split_csv_is_read_again_when_it_changes(tmp_path):
         ("scene_id,split\n,train\n", 2, ["',train'"]),
         ("scene_id,split\na,train,7\n", 2, ["'a,train,7'"]),
         ("scene_id,split\na\n", 2, ["'a'"]),
-        ("scene_id,split\na,train\nb,val\na,val\n", 4, ["scene a ", "val", "train"]),
+        ("scene_id,split\na,train\nb,val\na,val\n", 4, ["scene a", "val", "train"]),
         ('scene_id,split\n"a,train\n', 2, ["CSV"]),
     ],
 )
