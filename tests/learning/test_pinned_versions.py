@@ -131,7 +131,7 @@ def test_a_version_that_is_gone_is_refused(promoted: Promoted) -> None:
     promoted.switch_to(2)
     prune_promoted_versions(promoted.config, keep=1)
     assert not promoted.version(1).exists()
-    gone = (promoted.version(1) / "train", promoted.train, "[retention] versions")
+    gone = (promoted.version(1), promoted.train, "[retention] versions")
     for batches in (*begun, *later):
         with refused(StoreError, *gone):
             epoch(batches)
@@ -143,7 +143,7 @@ def test_a_version_made_anew_in_the_same_place_is_refused(promoted: Promoted) ->
     running = loader(promoted.train)
     promoted.version(1).rename(promoted.version(1).with_name("away"))
     promoted.version(2).rename(promoted.version(1))
-    with refused(StoreError, promoted.version(1) / "train", promoted.train):
+    with refused(StoreError, promoted.version(1), promoted.train):
         epoch(running)
 
 

@@ -270,7 +270,7 @@ def test_a_request_names_recipes_never_files_or_modules(campaign):
         recipe_of(policy="nearest_to_target", checkpoint=None),
         own.model_copy(update={"horizon": 1}),
     ):
-        with refused(RowRefused, "weighted", "ranked, drawn, turn, new", field="recipe.policy"):
+        with refused(RowRefused, foreign.policy, "ranked, drawn, turn, new", field="recipe.policy"):
             planned(foreign)
 
 

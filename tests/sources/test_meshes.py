@@ -114,7 +114,7 @@ def test_useless_faces_are_dropped_and_counted(tmp_path: Path) -> None:
         (_binary()[:40], ("end_header", "40 bytes")),
         (b"", ("PLY", b"")),
         (b"\x89PNG\r\n\x1a\n" + bytes(100), ("PLY", "PNG")),
-        (_ascii()[:-20], ("face",)),
+        (_ascii()[:-20], ("header", "8 rows")),
         (_binary().replace(b"element face 4", b"element face x"), ("header", "'x'")),
         (_binary().replace(b"property float y", b"property quad y"), ("header", "quad")),
         (_binary().split(b"element face")[0] + b"end_header\n" + bytes(52), ("PLY", "faces")),
