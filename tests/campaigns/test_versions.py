@@ -172,10 +172,9 @@ def test_a_damaged_old_version_stops_no_verb_and_can_be_pruned(three_versions):
     for content in (b"\xff\x00 garbage", document.read_bytes()[:99], b"{}", None):
         document.unlink() if content is None else document.write_bytes(content)
         status = summarize_rollout_shard_campaign(campaign.config)
-        named = ("v000002: zarr.json does not say what the version was made from",)
-        assert [(version.problems, version.hint) for version in status.damaged_versions] == [
-            (named, "campaign clean removes it")
-        ]
+        (version,) = status.damaged_versions
+        (problem,) = named = version.problems
+        assert problem.startswith("v000002: zarr.json") and "campaign clean" in version.hint
         assert status.behind == ""
         assert [version.name for version in promoted_versions(campaign.config)] == ["v000001", "v000003"]
         promoted = promote_rollout_campaign(campaign.config)
@@ -196,7 +195,8 @@ def test_a_damaged_current_version_is_named_and_promotion_makes_another(three_ve
         current_version(campaign.config)
     status = summarize_rollout_shard_campaign(campaign.config)
     assert "v000003/zarr.json" in status.behind
-    assert [version.hint for version in status.damaged_versions] == ["campaign promote builds it again from its shards"]
+    (version,) = status.damaged_versions
+    assert "campaign promote" in version.hint
     assert promote_rollout_campaign(campaign.config).version.name == "v000002", "it holds the same shards"
     (layout.versions / "v000002/zarr.json").unlink()
     flip(campaign, "v000001/zarr.json")

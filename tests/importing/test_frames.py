@@ -9,7 +9,7 @@ from rollout_assets.errors import MeshError
 from rollout_assets.importing.frames import Frame, recognise_frame
 from rollout_assets.importing.raw_mesh import read_raw_mesh
 from tests.importing.scene_files import HEIGHT_M, OBJECTS, ROOM, STRUCTURE, Y_UP, Part, triangles, write_glb, write_obj
-from tests.support.refusals import refused
+from tests.support.refusals import assert_names, refused
 
 X_UP = np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
 TURNS = {"x": X_UP, "y": Y_UP, "z": np.eye(3)}
@@ -87,7 +87,7 @@ def test_several_storeys_are_said_and_the_lowest_is_the_floor(count):
     frame = recognise_frame(vertices, faces, ".ply", "auto", "auto")
     assert (frame.up, frame.units) == ("z", "m") and frame.floor_m == pytest.approx(0.5, abs=0.03)
     floors = ", ".join(f"{2.7 * storey:.1f}" for storey in range(count))
-    assert frame.notes[0].startswith(f"{count} storeys, with floors at {floors} m: walks are made on the lowest")
+    assert_names(frame.notes[0], f"{count} storeys", f"{floors} m")
 
 
 def test_a_mirrored_scene_is_refused_with_what_to_do(tmp_path):
@@ -100,7 +100,8 @@ def test_one_mirrored_copy_is_turned_right_side_out(tmp_path):
     write_glb(tmp_path / "plain.glb")
     write_glb(tmp_path / "mirrored.glb", mirror=[OBJECTS[3].name])
     plain, mirrored = read_raw_mesh(tmp_path / "plain.glb"), read_raw_mesh(tmp_path / "mirrored.glb")
-    assert mirrored.notes == ("1 mirrored copies turned right side out",)
+    (note,) = mirrored.notes
+    assert "1 mirrored" in note
     volumes = [_volume(mesh, OBJECTS[3].name) for mesh in (plain, mirrored)]
     assert volumes[0] == pytest.approx(volumes[1]) and abs(volumes[0]) > 0.01
 

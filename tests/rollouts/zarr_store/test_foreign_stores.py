@@ -223,12 +223,12 @@ def test_dataset_refuses_attributes_the_manifest_denies(faulty: Path) -> None:
 
 
 VERSIONS = {
-    "0.5-rollouts": "an older version of the research code",
-    "0.9-target-rollout": "an older version of the research code",
-    "2.0-target-rollout-provenance": "a newer version of the research code",
-    "2.01": "which is not known",
-    "7": "which is not known",
-    None: "which is not known",
+    "0.5-rollouts": "older",
+    "0.9-target-rollout": "older",
+    "2.0-target-rollout-provenance": "newer",
+    "2.01": "not known",
+    "7": "not known",
+    None: "not known",
 }
 
 
@@ -236,7 +236,7 @@ VERSIONS = {
 @pytest.mark.parametrize("version", VERSIONS)
 def test_other_versions_are_known_by_name(version: str | None) -> None:
     said = schema_problem({"schema_id": schema.ROLLOUT_ZARR_SCHEMA_ID, "schema_version": version})
-    assert said == f"schema version is {version!r}, {VERSIONS[version]}; supported is '1.0-target-rollout-core'"
+    assert_names(str(said), repr(version), VERSIONS[version], "'1.0-target-rollout-core'")
     assert len(schema_problem({"schema_id": "x" * 9_999, "schema_version": version}) or "") < 300
 
 
