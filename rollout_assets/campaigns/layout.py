@@ -209,6 +209,11 @@ class CampaignLayout:
         """Where digests of mesh files are remembered; it can be removed at any time."""
         return self.root / "mesh_digests"
 
+    @property
+    def shard_results(self) -> Path:
+        """Results of the checks of shards, by shard and check; it can be removed at any time."""
+        return self.root / "shard_results"
+
     def shard(self, shard_id: str) -> Path:
         """A finished shard."""
         return self.shards / shard_id

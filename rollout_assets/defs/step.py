@@ -33,7 +33,7 @@ class CampaignStep:
     partition: str | None = None
     job: str = ""
     anew: bool = False
-    """Whether the run asks for a promotion from all shards, and not from the last version."""
+    """Whether the run asks for a promotion from all shards, and not from the last version, or for checks alone."""
     _opened: list[VinOfflineStore] = field(default_factory=list)
 
     @classmethod

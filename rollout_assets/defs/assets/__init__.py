@@ -94,7 +94,7 @@ ASSETS = (
         {"zarr"},
         "A rollout shard that may be promoted: every byte read, the validator run, hashes and rows compared with "
         "the plan.\n\nThe shard is examined here too, and not only by the checks before it, so that a damaged shard "
-        "cannot pass in a later run either.",
+        "cannot pass in a later run either. What was found of the very same bytes before counts, with its time.",
         partitioned=True,
     ),
     CampaignAsset(

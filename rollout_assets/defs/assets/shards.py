@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
 from rollout_assets.campaigns.integrity import examine_shard, open_shard
 from rollout_assets.campaigns.markers import observe_source, validated_version
 from rollout_assets.campaigns.plan import planned_rows
@@ -23,6 +23,9 @@ from rollout_assets.defs.metadata import (
 )
 from rollout_assets.defs.step import CampaignStep, LogProgress
 from rollout_assets.errors import StoreError
+
+if TYPE_CHECKING:
+    from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
 
 SHOWN_FINDINGS = 5
 """Findings that the message about a refused shard lists; the checks show more."""
@@ -86,7 +89,7 @@ def rollout_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
 
 def validated_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
     """Refuse a shard with any finding."""
-    integrity = examine_shard(step.config, step.entry)
+    integrity = examine_shard(step.config, step.entry, anew=step.measures_anew)
     if findings := integrity.all_findings():
         listed = "".join(f"\n  - {finding}" for finding in findings[:SHOWN_FINDINGS])
         raise StoreError(
@@ -99,6 +102,7 @@ def validated_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
         metadata=page(
             {
                 "verdict": "may be promoted: every byte was read, and nothing was found",
+                "examined_at": integrity.examined_at,
                 "dagster/row_count": integrity.num_candidates,
                 "records": owner.records,
                 "bytes": 0 if owner.store is None else owner.store.bytes,
@@ -113,4 +117,7 @@ def validated_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
 @lru_cache(maxsize=1)
 def _shared_writer(_campaign: str, _source: str, config: CampaignConfig) -> RolloutDatasetWriter:
     """One writer per process, so that meshes and kernels stay loaded from shard to shard of one campaign and source."""
+    # Not at the top: it loads Warp, which a finished shard does not need.
+    from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
+
     return RolloutDatasetWriter(config)
