@@ -21,6 +21,8 @@ from rollout_assets.rollouts.zarr_store.chunks.files import HashingFiles
 from tests.full_disk import full_after
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:

@@ -18,6 +18,7 @@ from tests.campaigns.kill_campaigns import fake_campaign
 from tests.defs.campaigns import write_campaign
 from tests.support.commands import call
 from tests.support.refusals import assert_names, refused
+from tests.support.waiting import PATIENCE_S
 from tests.test_cli import COMMAND
 
 
@@ -133,7 +134,7 @@ def test_four_slurm_tasks_give_the_shards_of_a_local_run(small_store, tmp_path):
     ]
     assert run_campaign(local).ok
     for number, task in enumerate(tasks):
-        out, err = task.communicate(timeout=300)
+        out, err = task.communicate(timeout=PATIENCE_S)
         assert task.returncode == 0, err
         assert_names(err, f"task {number}/4", "SLURM_ARRAY_TASK_ID")
         assert out.startswith("1 of 4 shards: 1 built")

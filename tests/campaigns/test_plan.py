@@ -22,6 +22,8 @@ from rollout_assets.testing.fake_shards import FakeSource
 from tests.campaigns.kill_campaigns import fake_campaign
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 
 def plan_of(root, *runs, rows_per_shard=2, **changes):
     campaign = fake_campaign(root, runs, rows_per_shard=rows_per_shard, **changes)

@@ -26,6 +26,7 @@ from tests.campaigns.kill_campaigns import fake_campaign, real
 from tests.sources.test_vin_store import edit_array
 from tests.support.digests import store_digests
 from tests.support.refusals import assert_names, refused
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +295,7 @@ def test_processes_racing_for_one_shard_build_it_once(tmp_path):
     for racer in racers:
         racer.stdin.write("go\n")
         racer.stdin.flush()
-    said = [word for racer in racers for word in racer.communicate(timeout=120)[0].split()]
+    said = [word for racer in racers for word in racer.communicate(timeout=PATIENCE_S)[0].split()]
     assert said.count("built") == 1 and set(said) <= {"built", "busy", "already_finished"}
     assert list((tmp_path / "staging").iterdir()) == []
     assert not (tmp_path / "set_aside").exists()

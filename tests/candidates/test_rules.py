@@ -22,6 +22,8 @@ from tests.candidates.collision_worlds import (
 )
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 REFERENCE = look_along((0.0, 0.0, 1.5), (1.0, 0.0, 0.0))
 RULES_CONFIG = CandidateRules()
 

@@ -21,6 +21,8 @@ from tests.collection.test_collector import config_for, lines_of
 from tests.serving.fake_server import FakeServer, running
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def shards(tmp_path) -> Path:

@@ -32,6 +32,7 @@ from tests.collection.collect_processes import (
 )
 from tests.support.digests import store_digests
 from tests.support.refusals import assert_names, refused
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.mark.ci
@@ -97,7 +98,7 @@ def test_servers_go_with_a_collector_that_is_interrupted(tmp_path, tiny_campaign
     wait_for(lambda: count_lines(output) > 3)
     (server,) = children_of(process.pid)
     process.send_signal(signal.SIGINT)
-    told, _ = process.communicate(timeout=60)
+    told, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130 and "--resume" in told
     assert not is_running(server)
     assert output.read_bytes().endswith(b"\n") and f"{count_lines(output):,} done" in told
@@ -108,7 +109,7 @@ def test_an_interrupt_while_servers_start_stops_them(tmp_path, tiny_campaign, ti
     (server,) = wait_for(lambda: children_of(process.pid))
     wait_for(lambda: b"--ready-file" in Path(f"/proc/{server}/cmdline").read_bytes())
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130 and not is_running(server)
 
 

@@ -16,6 +16,8 @@ from rollout_assets.collection.inputs import collection_seed, numbered_requests,
 from rollout_assets.errors import ConfigError, InputsRefused
 from tests.support.refusals import assert_names, refused
 
+pytestmark = pytest.mark.quick
+
 A, B, C = ({"sample_key": name, "agent_ref": {"name": "greedy"}} for name in "abc")
 
 

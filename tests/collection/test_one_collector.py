@@ -12,6 +12,7 @@ from rollout_assets.files import file_lock
 from tests.collection.collect_processes import run, start
 from tests.collection.test_collector import lines_of
 from tests.support.refusals import assert_names, refused
+from tests.support.waiting import PATIENCE_S
 
 
 def held_files(folder):
@@ -58,7 +59,7 @@ def test_requests_are_written_by_one_process_at_a_time(tmp_path, tiny_campaign):
 def test_of_two_that_start_at_once_one_collects_everything(tmp_path, tiny_campaign):
     command = ("collect", "-c", tiny_campaign, "-o", tmp_path / "out.jsonl", "--json")
     both = [start(*command) for _ in range(2)]
-    told = {process.wait(120): process.communicate()[0] for process in both}
+    told = {process.wait(PATIENCE_S): process.communicate()[0] for process in both}
     assert set(told) == {0, 2}, told
     assert_names(told[2], tmp_path / "out.jsonl")
     assert json.loads(told[0])["coverage"]["complete"]

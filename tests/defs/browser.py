@@ -22,6 +22,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
 from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
+from tests.support.waiting import PATIENCE_S
 
 FLAGS = (
     "--headless",
@@ -135,7 +136,7 @@ class Ui:
         """The answer to a GraphQL query, as the pages of the UI get it."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=120) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
             answer: dict[str, Any] = json.load(reply)
         assert "errors" not in answer, answer["errors"]
         data: dict[str, Any] = answer["data"]
@@ -187,6 +188,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except ProcessLookupError:
             return
         try:
-            process.wait(20)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             continue

@@ -15,6 +15,8 @@ from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from tests.inspection import handmade_stores as made
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 
 def first(reader: RolloutZarrStoreReader, bit: int) -> int:
     bits = reader.array("candidates/invalid_reason_bitset")

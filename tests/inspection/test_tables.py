@@ -41,6 +41,8 @@ from rollout_assets.testing.fake_records import SyntheticRecords
 from tests.inspection import plain_twins as plain
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 NO_DEPTH = RolloutZarrStoreConfig(selected_depth=SelectedDepthRetentionConfig(enabled=False), chunk_rows=64)
 
 campaigns = st.builds(

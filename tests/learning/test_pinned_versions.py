@@ -20,6 +20,7 @@ from rollout_assets.learning import QHBatch, QHDataset, QHIterableDataset, QHLoa
 from rollout_assets.rollouts import promote_rollout_campaign, prune_promoted_versions
 from tests.campaigns.kill_campaigns import fake_campaign
 from tests.support.refusals import refused
+from tests.support.waiting import PATIENCE_S
 
 WORKERS = (0, 1, 2)
 OPTIONS = {"rows_per_shard": 4, "store": {"chunk_states": 4}, "options": {"targets": 3, "chains": 2, "shell": (3, 5)}}
@@ -198,7 +199,7 @@ def two_ranks(tmp_path: Path, stores: Path, work: Rank) -> list[str]:
     processes = [context.Process(target=in_process_group, args=(rank, *arguments)) for rank in range(2)]
     for process in processes:
         process.start()
-    said = dict(answers.get(timeout=120) for _ in processes)
+    said = dict(answers.get(timeout=PATIENCE_S) for _ in processes)
     for process in processes:
         process.join()
     return [said[0], said[1]]

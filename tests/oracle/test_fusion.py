@@ -17,6 +17,8 @@ from rollout_assets.oracle.raycast import EVERYWHERE, ViewPoints, render_depth
 from tests.oracle.rooms import CAMERA, room_mesh, root_points, views
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 NO_BOXES = np.zeros((0, 15))
 
 

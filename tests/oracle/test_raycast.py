@@ -16,6 +16,8 @@ from rollout_assets.oracle.raycast import checked_poses, render_depth
 from tests.oracle.rooms import CAMERA, room_mesh, views
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 WALL = TriangleBvh([[-50, -50, 2], [50, -50, 2], [50, 50, 2], [-50, 50, 2]], [[0, 1, 2], [0, 2, 3]], "cpu")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import pytest
 import trimesh
 
 from rollout_assets.candidates.rules import CollisionWorld
@@ -12,6 +13,8 @@ from rollout_assets.errors import GeometryError, MeshError
 from rollout_assets.oracle.scene import OracleScene, SceneCache
 from tests.oracle.rooms import room_mesh
 from tests.support.refusals import refused
+
+pytestmark = pytest.mark.quick
 
 BOX = trimesh.creation.box((4.0, 4.0, 4.0))
 

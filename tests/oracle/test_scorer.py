@@ -29,6 +29,8 @@ from rollout_assets.oracle.scorer import (
 from tests.oracle.rooms import CAMERA, begin, room_mesh, root_points, target_box, views
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 ARIA_NBV: dict[str, Any] = {"crop_policy": "vertex_in_box", "face_weighting": "uniform", "voxel_origin": "zero"}
 """The definitions of the research code."""
 

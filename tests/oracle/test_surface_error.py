@@ -13,6 +13,8 @@ from rollout_assets.oracle.crops import MIN_TRIANGLE_AREA_M2
 from rollout_assets.oracle.surface_error import PointClouds, Surface, SurfaceState, triangle_areas
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 PLENTY = 1 << 30
 KINDS = ("soup", "slivers", "degenerate", "smooth", "far", "giant")
 

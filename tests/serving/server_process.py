@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S
+
 START_S = 90.0
 
 
@@ -31,7 +33,7 @@ class RunningServer:
         """Tell it to end; exit code and seconds."""
         began = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
+        code = self.process.wait(PATIENCE_S)
         return code, time.monotonic() - began
 
 

@@ -13,6 +13,8 @@ from rollout_assets.serving.service import RolloutService
 from tests.defs.campaigns import write_campaign
 from tests.serving.test_server import TOKEN, ask, lines
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(scope="module")
 def service(small_store, tmp_path_factory) -> RolloutService:

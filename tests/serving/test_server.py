@@ -24,6 +24,7 @@ from rollout_assets.serving.service import RolloutService
 from tests.defs.campaigns import write_campaign
 from tests.serving.server_process import RunningServer, running_server
 from tests.support.refusals import assert_names, refused
+from tests.support.waiting import PATIENCE_S
 
 TOKEN = "a-token-for-tests"
 IN_FLIGHT = 240
@@ -373,7 +374,7 @@ def assert_withstands(server: RunningServer, clients: int, seconds: float) -> in
         limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with httpx.AsyncClient(
-            base_url=server.url, headers=headers, timeout=120, limits=limits, trust_env=False
+            base_url=server.url, headers=headers, timeout=PATIENCE_S, limits=limits, trust_env=False
         ) as http:
             until = time.monotonic() + seconds
             return sum(await asyncio.gather(*(one(http, number, until) for number in range(clients))))
@@ -381,9 +382,10 @@ def assert_withstands(server: RunningServer, clients: int, seconds: float) -> in
     return asyncio.run(all_of_them())
 
 
-def test_200_clients_at_once_get_their_answers(server):
+@pytest.mark.parametrize("clients", [40, pytest.param(200, marks=pytest.mark.ci)])
+def test_many_clients_at_once_get_their_answers(server, clients):
     before = server.rss_mib()
-    assert assert_withstands(server, clients=200, seconds=1) >= 200
+    assert assert_withstands(server, clients, seconds=0) >= clients
     assert server.rss_mib() - before < 300
 
 

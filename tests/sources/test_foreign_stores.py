@@ -54,7 +54,7 @@ NO_TRUTH = r"no true boxes in 1 of 4 rows, first in ASE_81283_000001"
 VARIANTS: dict[str, Expected] = {
     "version 7": Expected(PLAIN, USUAL),
     "labels of its own": Expected(Variant(), (r"12 blocks of the research code .*oracle\.rri",)),
-    "version 8": Expected(replace(PLAIN, version=8, flat_snippet=True), USUAL, slow=False),
+    "version 8": Expected(replace(PLAIN, version=8, flat_snippet=True), USUAL),
     "version 8, frame of its own": Expected(replace(PLAIN, version=8, snippet_shift_m=0.4), USUAL),
     "version 9": Expected(replace(PLAIN, version=9), (r"version 9 is not described in public", *USUAL)),
     "version 10": Expected(replace(PLAIN, version=10, reference="oracle"), (r"version 10 is not described", *USUAL)),
@@ -94,6 +94,10 @@ VARIANTS: dict[str, Expected] = {
         (r"block vin.mood in 2 shards: ignored", r"key future of manifest.json: ignored"),
     ),
 }
+
+
+LARGE = ("grid of 96", "grid of 48")
+OPENED = [pytest.param(name, marks=[pytest.mark.ci] if name in LARGE else []) for name in VARIANTS]
 
 
 def campaign_of(store: Path, output_dir: Path, **changes: Any) -> CampaignConfig:
@@ -159,7 +163,7 @@ def plain(written: Callable[[str], Path], tmp_path_factory: pytest.TempPathFacto
     return promoted(written("version 7"), tmp_path_factory.mktemp("plain"))
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", OPENED)
 def test_every_variant_opens_with_what_was_written(written: Callable[[str], Path], name: str) -> None:
     variant = VARIANTS[name].variant
     store = VinOfflineStore.open(written(name))
@@ -187,7 +191,7 @@ def test_every_variant_opens_with_what_was_written(written: Callable[[str], Path
             assert list(boxes.class_names) == (unnamed if variant.names == "none" else [kind for kind, *_ in OBJECTS])
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", OPENED)
 def test_check_tells_apart_what_is_unusual_and_what_is_unknown(written: Callable[[str], Path], name: str) -> None:
     expected = VARIANTS[name]
     audit = audit_store(written(name))

@@ -12,6 +12,8 @@ from rollout_assets.config import canonical_json
 from rollout_assets.sources import layout
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 
 def _row(**changes: Any) -> layout.IndexRow:
     fields: dict[str, Any] = {"sample_index": 0, "sample_key": "a__1", "scene_id": "a", "snippet_id": "1"}

@@ -18,6 +18,8 @@ from rollout_assets.sources.meshes import MeshLibrary, TriangleMesh, load_mesh, 
 from rollout_assets.sources.ply import write_binary_ply
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 VERTICES = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1.5]], np.float32)
 FACES = np.array([[0, 2, 1], [0, 1, 3], [1, 2, 3], [2, 0, 3]], np.int32)
 

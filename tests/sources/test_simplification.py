@@ -52,6 +52,7 @@ def test_a_share_of_the_faces_is_kept_and_the_shape_stays(ball: Path, share: flo
 
 
 @needs_package
+@pytest.mark.ci
 def test_two_processes_and_two_threads_make_the_same_triangles(ball: Path) -> None:
     command = [sys.executable, "-c", LOAD, str(ball)]
     first, second = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))

@@ -24,6 +24,8 @@ from rollout_assets.targets.table import SelectedTarget
 from tests.support.refusals import refused
 from tests.targets.handmade_samples import Box, actor, points_in, truth
 
+pytestmark = pytest.mark.quick
+
 V1 = TargetConfig()
 V0 = TargetConfig(protocol="v0_gt_input")
 HERE = (2.0, 0.0, 1.0)

@@ -31,6 +31,8 @@ from rollout_assets.targets.table import TargetTable
 from tests.support.refusals import refused
 from tests.targets.handmade_samples import CAMERA, IDENTITY, Box, actor, pack, points_in, truth
 
+pytestmark = pytest.mark.quick
+
 V1 = TargetConfig()
 V0 = TargetConfig(protocol="v0_gt_input")
 CENTER = (2.0, 0.0, 1.0)

@@ -40,6 +40,7 @@ from tests.defs.campaigns import write_campaign
 from tests.serving.server_process import running_server
 from tests.support.digests import content_digest
 from tests.support.refusals import refused
+from tests.support.waiting import PATIENCE_S
 
 RECIPES = [
     RolloutRecipeConfig(name="random", policy="random_valid", horizon=3),
@@ -242,7 +243,9 @@ def good_lines(root, url) -> dict[int, bytes]:
     """What the real server says to the rows of seed 1."""
     rows = gym(url)._build_inputs(RolloutTask(0, root, RECIPES[0], seed=1))
     body = {"rows": [row.model_dump(mode="json", by_alias=True) for row in rows]}
-    said = httpx.post(f"{url}/run_rollouts", json=body, timeout=60, trust_env=False).content.splitlines(keepends=True)
+    said = httpx.post(f"{url}/run_rollouts", json=body, timeout=PATIENCE_S, trust_env=False).content.splitlines(
+        keepends=True
+    )
     return {json.loads(line)["_rowidx"]: line for line in said if not line.startswith(b'{"heartbeat"')}
 
 
@@ -276,7 +279,7 @@ def test_a_busy_server_is_asked_again_but_not_for_ever(asked_root, good_lines):
 
 def test_one_deadline_holds_for_all_attempts(asked_root):
     release = threading.Event()
-    with scripted(lambda _rows, _nth: (release.wait(10), (200, []))[1]) as (url, _):
+    with scripted(lambda _rows, _nth: (release.wait(PATIENCE_S), (200, []))[1]) as (url, _):
         with refused(ServerUnavailable, "0, 1, 2", "0.3 s"):
             run(gym(url, deadline_s=0.3, attempts=9), asked_root)
         release.set()

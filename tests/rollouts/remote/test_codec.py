@@ -19,6 +19,8 @@ from rollout_assets.rollouts.trace import RolloutZarrRecord
 from tests.support.digests import content_digest
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 CHAINS = tuple[Chain, ...]
 
 

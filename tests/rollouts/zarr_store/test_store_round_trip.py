@@ -23,6 +23,8 @@ from rollout_assets.rollouts.zarr_store.schema import Q_H, TABLES, array_paths
 from tests.rollouts.zarr_store.store_under_test import RECORDS
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(scope="module")
 def reader(good_store: Path) -> RolloutZarrStoreReader:

@@ -26,6 +26,8 @@ from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
 from rollout_assets.rollouts.zarr_store.documents import document_bytes, read_document
 from tests.support.refusals import assert_names, refused
 
+pytestmark = pytest.mark.quick
+
 
 def write(folder: Path, layout: RowLayout, values: np.ndarray) -> None:
     folder.mkdir(parents=True)
