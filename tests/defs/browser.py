@@ -36,7 +36,6 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--window-size=1400,900",
 )
-START_S = 180.0
 SETTLE_S = 3.0
 
 
@@ -62,9 +61,9 @@ class Browser:
         except WebDriverException:
             return ""
 
-    def wait(self, *patterns: str, seconds: float = 60.0, again: str | None = None) -> str:
+    def wait(self, *patterns: str, again: str | None = None) -> str:
         """The page's text once it matches every pattern; ``again`` is a path to open anew every few seconds."""
-        end, opened = time.monotonic() + seconds, time.monotonic()
+        end, opened = time.monotonic() + PATIENCE_S, time.monotonic()
         while time.monotonic() < end:
             text = self.text()
             if all(re.search(pattern, text) for pattern in patterns):
@@ -76,9 +75,9 @@ class Browser:
         self.picture("unexpected")
         raise AssertionError(f"{self.driver.current_url} never said {patterns}:\n{self.text()}")
 
-    def click(self, label: str, seconds: float = 30.0) -> None:
+    def click(self, label: str) -> None:
         """Click the button with this text, once it can be clicked."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             try:
                 for button in reversed(self.driver.find_elements(By.TAG_NAME, "button")):
@@ -171,7 +170,7 @@ def started_ui(home: Path, campaign: Path) -> Iterator[Ui]:
 
 
 def _await_ui(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + START_S
+    end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end and process.poll() is None:
         try:
             with urllib.request.urlopen(f"{url}/server_info", timeout=5):

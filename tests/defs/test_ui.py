@@ -40,7 +40,7 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
 
         shards = "/assets/tiny/validated_shards?view=partitions"
         page.open(shards)
-        page.wait(r"Materialized \(2\)", seconds=400, again=shards)
+        page.wait(r"Materialized \(2\)", again=shards)
         one = "/assets/tiny/rollout_shards?view=partitions&partition=shard-000001"
         page.open(one)
         page.wait(
@@ -53,12 +53,12 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
 
         promoted = "/assets/tiny/rollouts_zarr"
         page.open(promoted)
-        page.wait(str(desk.layout.promoted), "v000001", seconds=200, again=promoted)
+        page.wait(str(desk.layout.promoted), "v000001", again=promoted)
         page.click("Columns")  # folds the columns of the table, for a picture of what lies below them
         page.picture("promoted")
         metrics = "/assets/tiny/rollout_metrics"
         page.open(metrics)
-        page.wait("per_recipe", "v000001", seconds=100, again=metrics)
+        page.wait("per_recipe", "v000001", again=metrics)
         page.picture("metrics")
         checks = "/assets/tiny/rollouts_zarr?view=checks&checkDetail=up_to_date"
         page.open(checks)
@@ -67,7 +67,7 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
         page.wait("Launched run|In progress|Succeeded")
         readiness = "/assets/tiny/rollout_report?view=checks"
         page.open(readiness)
-        page.wait("readiness", "trainable states", seconds=100, again=readiness)
+        page.wait("readiness", "trainable states", again=readiness)
         page.picture("readiness")
         page.open(LINEAGE)
         page.wait(*CHAIN)
@@ -75,10 +75,10 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
 
         edit(desk.campaign, "[oracle]\nwidth_px = 16", "[oracle]\nwidth_px = 18")
         page.click("Reload definitions")
-        page.wait("reloaded|Loaded|Unsynced", seconds=60)
+        page.wait("reloaded|Loaded|Unsynced")
         page.open(one)
-        page.wait("Unsynced|Outdated", seconds=60, again=one)
+        page.wait("Unsynced|Outdated", again=one)
         page.picture("stale")
         overview = "/assets/tiny/rollout_shards"
         page.open(overview)
-        page.wait("edited_fields", r"oracle\.width_px: store 16, campaign 18", seconds=100, again=overview)
+        page.wait("edited_fields", r"oracle\.width_px: store 16, campaign 18", again=overview)

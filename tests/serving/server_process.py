@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tests.support.waiting import PATIENCE_S
 
-START_S = 90.0
-
 
 @dataclass(frozen=True)
 class RunningServer:
@@ -52,7 +50,7 @@ def running_server(campaign: Path, folder: Path, *options: str, **environment: s
             env=os.environ | environment,
         )
     try:
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + PATIENCE_S
         while not ready.exists():
             assert process.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
