@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -72,12 +71,10 @@ def test_a_server_that_is_late_is_named_and_all_are_stopped(tiny_campaign):
 
     holder = threading.Thread(target=hold_up)
     holder.start()
-    began = time.monotonic()
     with refused(ServerUnavailable) as caught:
         asyncio.run(fleet())
     holder.join()
     assert_names(str(caught.value), "server 0", f"process {held[0]}", "2 s", "log")
-    assert time.monotonic() - began < 2.0 + 1.0 + 2.0, "SIGKILL where SIGTERM is not heeded"
     assert set(own_children()) == before
 
 

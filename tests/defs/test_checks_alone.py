@@ -15,6 +15,7 @@ from rollout_assets.defs.code_location import build_definitions
 from tests.defs.browser import running_ui
 from tests.defs.campaigns import edit
 from tests.defs.test_headless import failed
+from tests.support.waiting import wait_until
 
 
 def latest(instance, key):
@@ -115,12 +116,12 @@ def test_a_real_daemon_runs_the_check_by_the_clock(made_desk):
     key = check_key("rollouts_zarr", "up_to_date")
     with made_desk.runner().instance as instance, running_ui(made_desk.home, made_desk.campaign):
         (before,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
-        end = time.monotonic() + 180
-        while time.monotonic() < end:
+
+        def evaluated():
             (now,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
-            if now.id != before.id and isinstance(now.evaluation, dg.AssetCheckEvaluation):
-                break
-            time.sleep(1)
-        assert now.id != before.id and now.evaluation.passed
+            return now if now.id != before.id and isinstance(now.evaluation, dg.AssetCheckEvaluation) else None
+
+        now = wait_until(evaluated, "a check by the clock", every_s=1)
+        assert now.evaluation.passed
         run = instance.get_run_by_id(now.run_id)
         assert run.tags["dagster/schedule_name"] == "tiny_up_to_date"

@@ -20,6 +20,7 @@ from tests.defs.campaigns import edit
 from tests.defs.conftest import Desk
 from tests.defs.looks import told, written
 from tests.defs.test_ui import PICTURES
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # minutes each, because the daemon, its code server and each run are processes
 
@@ -50,16 +51,6 @@ STALE = (
 )
 
 
-def wait_until(what: str, holds: Callable[[], Any], seconds: float = 240.0, every_s: float = 0.5) -> Any:
-    """The first answer of ``holds`` that is true."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if answer := holds():
-            return answer
-        time.sleep(every_s)
-    raise AssertionError(f"never came: {what}")
-
-
 def automate(desk: Desk, **settings: Any) -> None:
     lines = "".join(f"{name} = {value!r}\n" for name, value in ({"look_every_s": 1} | settings).items())
     edit(desk.campaign, "[shards]", f"[automation]\n{lines}\n[shards]")
@@ -84,7 +75,7 @@ def tick_says(ui: Ui, sensor: str, *words: str) -> str:
         text = tick.get("skipReason") or ""
         return text if all(word in text for word in words) else ""
 
-    return str(wait_until(f"{sensor} says {words}", reason))
+    return str(wait_until(reason, f"{sensor} says {words}", every_s=0.5))
 
 
 def promoted(desk: Desk, name: str) -> Callable[[], bool]:
@@ -124,10 +115,10 @@ def previews_write_nothing_and_a_killed_daemon_loses_nothing(made_desk: Desk, st
 
             ui.ask(START_SENSOR, of=SENSOR)
             planned = len(runs_of(instance, "tiny_plan"))
-            wait_until("planning", lambda: len(runs_of(instance, "tiny_plan")) > planned, every_s=0.02)
+            wait_until(lambda: len(runs_of(instance, "tiny_plan")) > planned, "planning", every_s=0.02)
             ui.kill()
         with start() as ui:
-            wait_until("a promotion", promoted(made_desk, "v000002"), 400)
+            wait_until(promoted(made_desk, "v000002"), "a promotion", every_s=0.5)
             tick_says(ui, "tiny_new_snippets", "all 4 shards are validated")
             assert successes(instance) == dict.fromkeys((f"shard-{number:06d}" for number in range(4)), 1)
             assert len(current_version(made_desk.config).shard_ids) == 4
@@ -217,7 +208,7 @@ def a_rollback_stays_promotion_goes_by_the_plan_and_a_failed_one_is_tried_again(
         (failed, *earlier) = runs_of(instance, "tiny_promote")
         assert f"run {failed.run_id[:8]}" in text and len(earlier) == before
         chunk.write_bytes(sound)
-        wait_until("another try", promoted(made_desk, "v000003"))
+        wait_until(promoted(made_desk, "v000003", "another try", every_s=0.5))
         assert told(instance) == ("v000003", "")
 
 
@@ -230,5 +221,5 @@ def a_night_plans_and_its_shards_follow(made_desk: Desk, start: Start) -> None:
     append_synthetic_snippets(made_desk.source, 1, workers=1)
     with made_desk.runner().instance as instance, start() as ui:
         ui.ask(START_SCHEDULE, of=SCHEDULE)
-        wait_until("a promotion", promoted(made_desk, "v000002"), 400)
+        wait_until(promoted(made_desk, "v000002"), "a promotion", every_s=0.5)
         assert successes(instance) == dict.fromkeys((f"shard-{number:06d}" for number in range(4)), 1)

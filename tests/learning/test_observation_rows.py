@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -191,9 +190,7 @@ def test_processes_share_the_work(tmp_path: Path) -> None:
 def test_a_unit_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
     process = maker(tmp_path, 0.6)
     assert process.stdout is not None and process.stdout.readline().strip() == "0"
-    began = time.monotonic()
     rows(tmp_path).gather(np.array([5]), refuse)
-    assert time.monotonic() - began < 20
     process.communicate()
 
 

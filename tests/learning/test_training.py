@@ -24,6 +24,7 @@ from rollout_assets.progress import ProgressEvent
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.inspection.conftest import write_campaign
 from tests.support.refusals import refused
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="session")
@@ -242,8 +243,7 @@ def test_killed_and_resumed_gives_the_same_bytes(config: TrainingConfig, tmp_pat
 
 
 def _wait_for_news(path: Path, before: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        if path.exists() and path.stat().st_mtime_ns > before:
-            return
-        time.sleep(0.01)
+    def there() -> bool:
+        return process.poll() is not None or (path.exists() and path.stat().st_mtime_ns > before)
+
+    wait_until(there, "a resume point")
