@@ -208,7 +208,7 @@ def a_rollback_stays_promotion_goes_by_the_plan_and_a_failed_one_is_tried_again(
         (failed, *earlier) = runs_of(instance, "tiny_promote")
         assert f"run {failed.run_id[:8]}" in text and len(earlier) == before
         chunk.write_bytes(sound)
-        wait_until(promoted(made_desk, "v000003", "another try", every_s=0.5))
+        wait_until(promoted(made_desk, "v000003"), "another try", every_s=0.5)
         assert told(instance) == ("v000003", "")
 
 
