@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import stat
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from rollout_assets.errors import ConfigError
 
 LONGEST_PATH = 4_096
 """Characters of the longest path that the system takes."""
+
+DEEPEST = 64
+"""Lists and tables inside each other in what people write. Some programs that pass it on take little more."""
 
 _TOO_DEEP = "lists or tables are nested too deeply"
 
@@ -31,9 +35,24 @@ def parse_json(data: str | bytes) -> Any:
 def parse_toml(text: str) -> dict[str, Any]:
     """The keys of a TOML document; whatever is wrong with it is a ``ValueError``."""
     try:
-        return tomllib.loads(text)
+        values = tomllib.loads(text)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
+    refuse_deep(values)
+    return values
+
+
+def refuse_deep(value: Any) -> None:
+    """Raise ``ValueError`` for a value with more than ``DEEPEST`` lists and tables inside each other."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [entry for outer in level if isinstance(outer, dict | list) for entry in _entries(outer)]
+    if any(isinstance(entry, dict | list) for entry in level):
+        raise ValueError(_TOO_DEEP)
+
+
+def _entries(outer: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return outer.values() if isinstance(outer, dict) else outer
 
 
 def read_toml_file(path: Path, example: str | None = None) -> dict[str, Any]:

@@ -190,13 +190,20 @@ def content_sha256(manifest: Mapping[str, Any]) -> str:
 def validate_and_seal(store_dir: Path) -> SealedStore:
     """Validate a new store deeply, and seal the very bytes that the validator read.
 
-    It was written a moment ago, so a finding is a ``NotReadBack``.
+    It was written a moment ago, so damage is a ``NotReadBack``. Undamaged rows that break a rule are a ``StoreError``:
+    written again they would break it again.
     """
     files = HashingFiles(store_dir)
+    result = validate_rollout_zarr_store(files, deep=True, profile="own")
     try:
-        validate_rollout_zarr_store(files, deep=True, profile="own").raise_if_wrong()
+        result.raise_if_wrong()
     except StoreError as error:
-        raise NotReadBack(f"the new store does not read back as it was written: {error}") from error
+        if result.is_damaged:
+            raise NotReadBack(f"the new store does not read back as it was written: {error}") from error
+        raise StoreError(
+            f"the new store is as it was written, but its rows break the rules of a store, and would again; "
+            f"this is a fault of the program, so report it: {error}"
+        ) from error
     manifest = read_rollout_store_manifest(store_dir)
     seal = seal_tree(store_dir, files.hashed)
     return SealedStore(

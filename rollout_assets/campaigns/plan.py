@@ -204,13 +204,15 @@ def _grown(config: CampaignConfig, existing: PlannedShards | None, store: VinOff
 
 
 def read_rollout_shard_manifest(config: CampaignConfig) -> PlannedShards:
-    """The entries of a campaign's plan; a missing or broken plan is a ``CampaignError``."""
+    """The entries of a campaign's plan; a missing, empty or broken plan is a ``CampaignError``."""
     layout = CampaignLayout.of(config)
     refresh_plan(layout)
     refuse_other_campaign(config)
     plan = _read_plan(layout)
     if plan is None:
         raise CampaignError(f"{layout.plan}: no plan yet; 'rollout-assets campaign plan' makes one")
+    if not plan[1]:
+        raise CampaignError(f"{layout.plan}: is empty; 'rollout-assets campaign plan' makes a new one")
     return plan[1]
 
 

@@ -114,7 +114,8 @@ class RolloutShardCampaignStatus:
     """Status summary for all shards planned by one rollout manifest.
 
     ``unplanned_rows`` are keys of source rows that are in no shard yet; ``behind`` says what the promoted store lacks;
-    ``pin`` says which version a rollback keeps readers at.
+    ``pin`` says which version a rollback keeps readers at; ``reader_problems`` are what is wrong with it, and with the
+    link that readers follow.
     """
 
     campaign: str
@@ -124,6 +125,7 @@ class RolloutShardCampaignStatus:
     behind: str = ""
     versions: tuple[PromotedVersionStatus, ...] = ()
     pin: Pin | None = None
+    reader_problems: tuple[str, ...] = ()
 
     def counts(self) -> dict[ShardState, int]:
         """Shards by state, all states named."""
@@ -132,13 +134,18 @@ class RolloutShardCampaignStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether every planned shard is finished and current."""
-        return self.counts()["succeeded"] == len(self.shards)
+        """Whether every planned shard is finished and current, and there is one."""
+        return self.counts()["succeeded"] == len(self.shards) > 0
 
     @property
     def barren(self) -> bool:
         """Whether every shard is finished and not one has a record."""
         return self.complete and not (self.shards.records > 0).any()
+
+    @property
+    def in_order(self) -> bool:
+        """Whether every shard is finished, some have records, and readers get what was promoted, undamaged."""
+        return self.complete and not self.barren and not self.damaged_versions and not self.reader_problems
 
     @property
     def damaged_versions(self) -> tuple[PromotedVersionStatus, ...]:
@@ -178,7 +185,8 @@ def summarize_rollout_shard_campaign(
     new = () if source is None else unplanned_rows(config, entries, source)
     behind = promoted_behind(config, entries, survey, refresh=False)
     versions, pin = version_statuses(config, deep), read_pin(layout)
-    return RolloutShardCampaignStatus(config.name, layout.place, shards, new, behind, versions, pin)
+    problems = tuple(_reader_problems(config, layout, pin))
+    return RolloutShardCampaignStatus(config.name, layout.place, shards, new, behind, versions, pin, problems)
 
 
 def unplanned_rows(
@@ -244,6 +252,19 @@ def _is_promoted(layout: CampaignLayout, entry: RolloutShardEntry, promoted: Pro
         return False
     owner = owner_if_finished(layout.shard(entry.shard_id))
     return owner is None or owner.content_sha256 == promoted.content_sha256
+
+
+def _reader_problems(config: CampaignConfig, layout: CampaignLayout, pin: Pin | None) -> Iterator[str]:
+    """What is wrong with the link that readers follow and with the pin, each with its remedy."""
+    try:
+        name = current_name(layout)
+        if name is not None and not (layout.versions / name).is_dir():
+            current_version(config, refresh=False)
+    except CampaignError as error:
+        yield str(error)
+    if pin is not None and (pin.version is None or not (layout.versions / pin.version).is_dir()):
+        what = "cannot be read" if pin.version is None else f"names {pin.version}, which is not there"
+        yield f"{layout.pin}: {what}, and keeps readers where they are; 'rollout-assets campaign unpin' lifts it"
 
 
 def version_statuses(config: CampaignConfig, deep: bool = False) -> tuple[PromotedVersionStatus, ...]:

@@ -182,7 +182,13 @@ def current_name(layout: CampaignLayout) -> str | None:
         if layout.promoted.exists():
             raise CampaignError(f"{layout.promoted}: is not a promoted store's link; move it away")
         return None
-    return layout.promoted.readlink().name
+    target = layout.promoted.readlink()
+    if (layout.root / target).parent.resolve() != layout.versions.resolve():
+        raise CampaignError(
+            f"{layout.promoted}: leads to {target}, which is no version of this campaign; remove the link, then "
+            f"'rollout-assets campaign promote' makes it again"
+        )
+    return target.name
 
 
 def version_name(number: int) -> str:

@@ -1,7 +1,8 @@
 """Requests for a whole split of a campaign: every source row, its targets by rank, every recipe.
 
 The order and the number are those of the records that the shard path makes, so that a store written from the results
-equals the shards'. Preparing means opening every source row and its mesh, so requests can be kept and used again.
+equals the shards'. Each request names its task, so that a file of requests can be collected in parts. Preparing means
+opening every source row and its mesh, so requests can be kept and used again.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class _Tally:
 
     def __init__(self, generator: RolloutGenerator) -> None:
         self._generator = generator
-        self.written = self.refused = 0
+        self.written = self.refused = self._targets = 0
         self.skipped: Counter[str] = Counter()
 
     def requests(self, source_row: IndexRow) -> Iterator[RolloutRequest]:
@@ -127,7 +128,7 @@ class _Tally:
             self.skipped[prepared.skip_reason] += 1
             return
         config = self._generator.config
-        for target in prepared.targets:
+        for task, target in enumerate(prepared.targets, start=self._targets):
             refused = isinstance(target, RefusedTarget)
             self.refused += refused
             for recipe in config.recipes[:1] if refused else config.recipes:
@@ -137,4 +138,6 @@ class _Tally:
                     target=target.match.target.target_id,
                     agent_ref=AgentRef(name=recipe.name),
                     seed=config.seed,
+                    task_index=task,
                 )
+        self._targets += len(prepared.targets)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rollout_assets.collection.result_files import read_lines
 from rollout_assets.config import canonical_json
+from rollout_assets.errors import ResultsRefused
 from rollout_assets.files import publish_bytes
 from rollout_assets.metrics.columns import RolloutId, rollout_id
 from rollout_assets.rollouts.remote.messages import RolloutRequest
@@ -49,7 +50,14 @@ def read_failures(path: Path) -> dict[RolloutId, dict[str, Any]]:
     """The last failure of every request; a last line that a kill tore does not count."""
     if not path.exists():
         return {}
-    return {rollout_id(line): line for _, _, line in read_lines(path, torn_end=True)}
+    failures = {}
+    for number, _, line in read_lines(path, torn_end=True):
+        error, attempts = line.get("error"), line.get("attempts")
+        whole = isinstance(error, dict) and type(error.get("transient")) is bool and type(attempts) is int
+        if not whole:
+            raise ResultsRefused(f"{path}:{number}: is not a failure as a collection writes it; remove the line")
+        failures[rollout_id(line)] = line
+    return failures
 
 
 def keep_failures(path: Path, failures: Iterable[Mapping[str, Any]]) -> None:

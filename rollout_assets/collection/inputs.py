@@ -9,6 +9,7 @@ reported together before anything runs, and memory does not grow with the file.
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ from pydantic import ValidationError
 from rollout_assets.collection.configs import RolloutCollectionConfig
 from rollout_assets.config import RolloutRecipeConfig, canonical_json
 from rollout_assets.config.problems import validation_problems
-from rollout_assets.errors import ConfigError, InputsRefused
+from rollout_assets.errors import CollectionError, ConfigError, InputsRefused
 from rollout_assets.metrics.columns import ROLLOUT, TASK, RolloutId
-from rollout_assets.parsing import parse_json, parse_toml, read_text_file, refuse_special_file
+from rollout_assets.parsing import parse_json, parse_toml, read_text_file, refuse_deep, refuse_special_file
 from rollout_assets.randomness import key_digest
 from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest
 
@@ -57,9 +58,18 @@ def request_json(request: RolloutRequest) -> bytes:
 
 
 def read_requests(path: Path) -> Iterator[RolloutRequest]:
-    """Requests of a materialized file, as they were written."""
+    """Requests of a materialized file, as they were written; anything else is a ``CollectionError`` with its place."""
     with path.open("rb") as stream:
-        yield from map(RolloutRequest.model_validate_json, stream)
+        for number, line in enumerate(stream, start=1):
+            try:
+                request = RolloutRequest.model_validate_json(line)
+                request_key(request)
+            except (ValidationError, AssertionError):
+                raise CollectionError(
+                    f"{path}:{number}: is not a request as a collection writes it; restore the file, "
+                    f"or collect into another output"
+                ) from None
+            yield request
 
 
 def collection_seed(run_seed: int, task: int, rollout: int) -> int:
@@ -75,7 +85,7 @@ class InputLines:
         self._path = config.input_jsonl_fpath
         self._template = read_template(config.prompt_config)
         self._own_tasks: set[int] = set()
-        self._has_own_indices = False
+        self._has_own_rollouts = False
         self._agents: set[str] = set()
 
     def check(self) -> None:
@@ -95,7 +105,7 @@ class InputLines:
             raise ConfigError(f"{self._path}: no requests; 'rollout-assets collect --write-requests' writes some")
         if not found:
             self._refuse_unknown_agents()
-        if not found and self._has_own_indices:
+        if not found and self._has_own_rollouts:
             found = self._duplicates()
         if found:
             raise self._refusal(found)
@@ -120,7 +130,7 @@ class InputLines:
 
     def _note(self, request: RolloutRequest) -> None:
         """Remember what a line names itself."""
-        self._has_own_indices |= request.task_index is not None or request.rollout_index is not None
+        self._has_own_rollouts |= request.rollout_index is not None
         if request.task_index is not None:
             self._own_tasks.add(request.task_index)
         if request.agent_name is not None:
@@ -163,7 +173,9 @@ class InputLines:
             raise ValueError(f"not JSON: {error}") from None
         if not isinstance(given, dict):
             raise ValueError(f"a request must be a JSON object, got {type(given).__name__}")
-        request = RolloutRequest.model_validate(self._filled(given))
+        filled = self._filled(given)
+        _refuse_unwritable(filled)
+        request = RolloutRequest.model_validate(filled)
         agent = request.agent_name or config.agent_name
         if agent is None:
             raise ValueError("no agent: give agent_ref or recipe in the line, or agent_name for all lines")
@@ -212,6 +224,15 @@ class InputLines:
                 twice = f"{TASK} {task} {ROLLOUT} {rollout} of agent {agent!r} is also on line {first}"
                 problems.append((numbered.line, twice))
         return problems
+
+
+def _refuse_unwritable(given: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` for what cannot be sent to a server or written into a file as it is."""
+    refuse_deep(given)
+    try:
+        json.dumps(given, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"holds half a character: {error.object[error.start]!a}; write whole ones") from None
 
 
 def read_template(source: Path | Mapping[str, Any] | None) -> Mapping[str, Any]:

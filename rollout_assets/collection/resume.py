@@ -20,7 +20,7 @@ from rollout_assets.collection.configs import RolloutCollectionConfig
 from rollout_assets.collection.result_files import drop_torn_line, named, read_results
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import ResultsRefused, ResumeRefused
-from rollout_assets.files import publish_json, publishing
+from rollout_assets.files import file_sha256, publish_json, publishing
 from rollout_assets.metrics.columns import RolloutId
 
 RUN_VERSION = 1
@@ -142,19 +142,17 @@ def _refuse_changed_requests(config: RolloutCollectionConfig, facts: RunFacts) -
     path = config.materialized_jsonl_fpath
     if not path.exists():
         raise ResumeRefused(f"{path}: does not exist; without it nothing says what was asked; choose another output")
-    digest = hashlib.sha256()
+    if file_sha256(path) != facts.rows_sha256:
+        raise ResumeRefused(f"{path}: has changed since it was written; restore it, or choose another output")
     problems: list[str] = []
     with path.open("rb") as stream:
         for was, now in zip_longest(stream, inputs.numbered_requests(config)):
-            digest.update(was or b"")
             if was is None or now is None or was != inputs.request_json(now.request):
                 problems.append(_changed_request(config.input_jsonl_fpath, was, now))
             if len(problems) > _SHOWN:
                 problems[_SHOWN:] = ["and more"]
                 break
     _refuse_differences(config, "from other requests", problems)
-    if digest.hexdigest() != facts.rows_sha256:
-        raise ResumeRefused(f"{path}: has changed since it was written; choose another output")
 
 
 def _changed_request(path: Path, was: bytes | None, now: inputs.NumberedRequest | None) -> str:

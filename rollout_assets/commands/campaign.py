@@ -183,7 +183,8 @@ def status(
 ) -> None:
     """Show every planned shard, its state, the reason, and how to go on; exit code 2 if one is not finished.
 
-    Promoted versions are compared with what was published; one that is damaged is named, and gives exit code 2 too.
+    Promoted versions are compared with what was published; one that is damaged is named, and gives exit code 2 too. So
+    does a link or a pin that gives readers something else than a promoted version.
     """
     config = load_campaign(campaign, read_settings(settings))
     if watch and not as_json:
@@ -200,7 +201,7 @@ def status(
         warn(yellow("warning:"), f" not compared with the source: {error}")
     summary = summarize_rollout_shard_campaign(config, source=source, deep=deep)
     show(summary, as_json, show_status)
-    exit_unless(summary.complete and not summary.barren and not summary.damaged_versions)
+    exit_unless(summary.in_order)
 
 
 @app.command()

@@ -22,6 +22,12 @@ IDENTIFIERS = frozenset({"source_row", "target_rank", "seed"})
 NO_TAKEABLE_VIEW: Final = "no_takeable_view"
 """``end_reason`` of a root at which no view could be taken: it has no reward."""
 
+LARGEST = 1e150
+"""Largest number of a result; squares and sums of such numbers are finite."""
+
+_LARGEST_INDEX = 1 << 53
+"""What every program that reads JSON takes for a whole number."""
+
 _MEASURES = frozenset({bool, int, float})
 
 RolloutId = tuple[str, int, int]
@@ -59,8 +65,8 @@ class AgentColumns:
             kind = type(value)
             if kind not in _MEASURES or name in IDENTIFIERS or name.startswith("_"):
                 continue
-            if kind is float and not math.isfinite(value):
-                raise ResultsRefused(f"{name} must be finite or null, got {value}")
+            if kind is not bool and not abs(value) <= LARGEST:
+                raise ResultsRefused(f"{name} must be null or a number from -{LARGEST:g} to {LARGEST:g}, got {value}")
             column = (self.flags if kind is bool else self.numbers)[name]
             if len(column) < place:
                 _pad(column, place)
@@ -82,6 +88,6 @@ def _pad(column: array[float], length: int) -> None:
 
 def _index(result: Mapping[str, Any], name: str) -> int:
     value = result.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ResultsRefused(f"{name} must be a whole number >= 0, got {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST_INDEX:
+        raise ResultsRefused(f"{name} must be a whole number from 0 to 2**53, got {value!r}")
     return value

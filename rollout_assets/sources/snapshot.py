@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import SourceDamaged, SourceError, SourceVersionUnknown
 from rollout_assets.parsing import parse_json
 from rollout_assets.sources import layout
+from rollout_assets.sources.array_files import read_array_file
 from rollout_assets.sources.layout import BlockSpec, IndexRow, KnownBlock, Manifest, ShardSpec
 from rollout_assets.sources.versions import name_problems, unsupported_version
 
@@ -148,11 +148,11 @@ def split_files_equal_index(snapshot: StoreSnapshot) -> Iterator[str]:
         name = layout.split_file(split)
         path = snapshot.root / name
         try:
-            stored: NDArray[Any] = np.load(path, allow_pickle=False)
+            stored = read_array_file(path)
         except FileNotFoundError:
             yield f"{name}: missing"
             continue
-        except (ValueError, EOFError) as error:
+        except ValueError as error:
             yield f"{name}: cannot be read: {error}"
             continue
         if stored.dtype != np.int64 or stored.ndim != 1:
@@ -254,8 +254,8 @@ def _record_problems(folder: Path, spec: BlockSpec, rows: int) -> Iterator[str]:
             yield f"{path.name} is missing"
             return
     try:
-        offsets: NDArray[Any] = np.load(offsets_path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+        offsets = read_array_file(offsets_path)
+    except ValueError as error:
         yield f"{offsets_path.name} cannot be read: {error}"
         return
     if offsets.dtype != np.int64 or offsets.shape != (rows + 1,):

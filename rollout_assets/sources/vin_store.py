@@ -20,6 +20,7 @@ from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import RIG_FROM_LUF, Float32, compose, finite_rigid
 from rollout_assets.locations.url import Location
 from rollout_assets.sources import layout
+from rollout_assets.sources.array_files import read_array_file
 from rollout_assets.sources.folder import SourceFolder
 from rollout_assets.sources.layout import IndexRow, ShardSpec
 from rollout_assets.sources.mesh_digests import MeshDigests
@@ -180,13 +181,12 @@ class VinOfflineStore:
             return None
         payload, offsets_path = (self.shard_dir(self._shard(row)) / path for path in spec.paths)
         try:
-            # Not mapped into memory: a read of a map that fails ends the process instead of raising an error.
-            begin, end = np.load(offsets_path, allow_pickle=False)[row.row : row.row + 2]
+            begin, end = read_array_file(offsets_path)[row.row : row.row + 2]
             with payload.open("rb") as stream:
                 stream.seek(int(begin))
                 packed = stream.read(int(end - begin))
             return msgpack.unpackb(packed, strict_map_key=False)
-        except (ValueError, EOFError, FileNotFoundError, msgpack.exceptions.UnpackException) as error:
+        except (ValueError, FileNotFoundError, msgpack.exceptions.UnpackException) as error:
             raise self._damage(row, name, f"record cannot be decoded: {error!r}") from None
 
     def padded_poses(self, row: IndexRow) -> int:

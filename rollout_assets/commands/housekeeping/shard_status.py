@@ -98,9 +98,10 @@ def _status_line(summary: RolloutShardCampaignStatus) -> Text:
         lines.append(line(unplanned, f", from {new[0]} on: campaign plan"))
     for version in summary.damaged_versions:
         lines += [line(red("damaged"), f": {problem}: {version.hint}") for problem in version.problems]
+    lines += [line(red("readers"), f": {problem}") for problem in summary.reader_problems]
     if summary.pin is not None:
         lines.append(line(yellow("pinned"), f": {summary.pin.holds}: campaign unpin lifts it"))
-    elif summary.behind and summary.complete:
+    elif summary.behind and summary.complete and not summary.reader_problems:
         lines.append(line(yellow("not all is promoted"), f": {summary.behind}: campaign promote"))
     return Text("\n").join(lines)
 

@@ -10,11 +10,15 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 from rollout_assets.errors import ConfigError
 from rollout_assets.rollouts.engine import EvaluatedState
 from rollout_assets.rollouts.evaluation import StateEvaluator, StateRequest
 from rollout_assets.rollouts.proposing import Asked, StateProposer, asked
+
+_TURNS_TO_CANCEL = 10
+"""Turns of the event loop in which a failure reaches its rollout, and the group cancels the others."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +47,20 @@ class BatchedState:
     worker: str
 
 
+@dataclass(eq=False)
+class _Pending:
+    """A requested state: its result to come, and how many calls wait for it."""
+
+    request: StateRequest
+    result: asyncio.Future[BatchedState]
+    waiters: int = 0
+
+
 class EvaluationBatcher:
     """Evaluates states for the tasks of one event loop, in a thread pool of its own.
 
-    A state that is already on its way is not asked for again. A request that fails fails alone: its batch is taken
-    apart and the others are evaluated without it.
+    A state that is already on its way is not evaluated twice, and a state for which no call waits any more is not
+    started. A request that fails fails alone: its batch is taken apart and the others are evaluated without it.
     """
 
     def __init__(self, evaluator: StateEvaluator, limits: BatchLimits) -> None:
@@ -55,15 +68,19 @@ class EvaluationBatcher:
         self._proposer = StateProposer(evaluator)
         self._largest_batch = max(1, limits.max_views // evaluator.config.candidates.num_candidates)
         self._pool = ThreadPoolExecutor(limits.workers, thread_name_prefix="scoring")
-        self._waiting: list[StateRequest] = []
-        self._under_way: dict[Asked, asyncio.Future[BatchedState]] = {}
+        self._pending: dict[Asked, _Pending] = {}
+        self._waiting: dict[Asked, _Pending] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._batches: set[asyncio.Task[None]] = set()
 
     async def evaluate(self, requests: Sequence[StateRequest]) -> list[BatchedState]:
         """The states of all requests, in order."""
-        futures = [self._enqueue(request) for request in requests]
-        return list(await asyncio.gather(*(asyncio.shield(future) for future in futures)))
+        states = [self._enqueue(request) for request in requests]
+        try:
+            return list(await asyncio.gather(*(asyncio.shield(state.result) for state in states)))
+        finally:
+            for state in states:
+                self._release(state)
 
     async def views_to_score(self, requests: Sequence[StateRequest]) -> int:
         """How many views evaluating these states scores, before any of them is scored."""
@@ -77,17 +94,25 @@ class EvaluationBatcher:
             await asyncio.gather(*self._batches, return_exceptions=True)
         self._pool.shutdown(wait=True)
 
-    def _enqueue(self, request: StateRequest) -> asyncio.Future[BatchedState]:
+    def _enqueue(self, request: StateRequest) -> _Pending:
         name = asked(request)
-        if name not in self._under_way:
+        state = self._pending.get(name)
+        if state is None:
             loop = asyncio.get_running_loop()
-            self._under_way[name] = loop.create_future()
-            self._waiting.append(request)
+            state = self._pending[name] = self._waiting[name] = _Pending(request, loop.create_future())
             if len(self._waiting) >= self._largest_batch:
                 self._start_batches()
             elif self._timer is None:
                 self._timer = loop.call_later(self._limits.max_wait_s, self._start_batches)
-        return self._under_way[name]
+        state.waiters += 1
+        return state
+
+    def _release(self, state: _Pending) -> None:
+        """One call less waits for a state. One that is not started yet and that no call waits for is dropped."""
+        state.waiters -= 1
+        name = asked(state.request)
+        if not state.waiters and self._waiting.get(name) is state:
+            del self._waiting[name], self._pending[name]
 
     def _start_batches(self) -> None:
         """Hand what waits to idle workers; the rest is started when a worker is done."""
@@ -95,7 +120,7 @@ class EvaluationBatcher:
             self._timer.cancel()
             self._timer = None
         while self._waiting and len(self._batches) < self._limits.workers:
-            batch, self._waiting = self._waiting[: self._largest_batch], self._waiting[self._largest_batch :]
+            batch = [self._waiting.pop(name) for name in tuple(islice(self._waiting, self._largest_batch))]
             task = asyncio.ensure_future(self._run(batch))
             self._batches.add(task)
             task.add_done_callback(self._worker_is_idle)
@@ -105,24 +130,34 @@ class EvaluationBatcher:
         if self._timer is None:
             self._start_batches()
 
-    async def _run(self, batch: Sequence[StateRequest]) -> None:
+    async def _run(self, batch: Sequence[_Pending]) -> None:
+        """Evaluate the states of a batch for which a call still waits; if that fails, one by one."""
+        for state in batch:
+            if not state.waiters:
+                self._settle(state).cancel()
+        batch = [state for state in batch if state.waiters]
+        if not batch:
+            return
         loop = asyncio.get_running_loop()
         try:
-            states = await loop.run_in_executor(self._pool, self._score, batch)
+            states = await loop.run_in_executor(self._pool, self._score, [state.request for state in batch])
         except Exception as error:
-            if len(batch) > 1:
-                await asyncio.gather(*(self._run([request]) for request in batch))
-            else:
+            if len(batch) == 1:
                 self._settle(batch[0]).set_exception(error)
+                for _ in range(_TURNS_TO_CANCEL):
+                    await asyncio.sleep(0)
+                return
+            for state in batch:
+                await self._run([state])
             return
-        for request, state in zip(batch, states, strict=True):
-            self._settle(request).set_result(state)
+        for state, evaluated in zip(batch, states, strict=True):
+            self._settle(state).set_result(evaluated)
 
-    def _settle(self, request: StateRequest) -> asyncio.Future[BatchedState]:
-        """The future of a request, removed from the list; a failure that nobody waits for gives no warning."""
-        future = self._under_way.pop(asked(request))
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return future
+    def _settle(self, state: _Pending) -> asyncio.Future[BatchedState]:
+        """The result of a request, removed from the list; a failure that no call waits for gives no warning."""
+        del self._pending[asked(state.request)]
+        state.result.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return state.result
 
     def _score(self, batch: Sequence[StateRequest]) -> list[BatchedState]:
         worker = threading.current_thread().name.rpartition("_")[2]

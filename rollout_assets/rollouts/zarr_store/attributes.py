@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from rollout_assets.candidates.reasons import INVALID_REASON_VERSION
 from rollout_assets.config import (
@@ -47,7 +47,7 @@ class RolloutZarrStoreConfig(ConfigSection):
     """Layout and target metadata for one standalone rollout replay store."""
 
     discount_gamma: Fraction = 1.0
-    return_semantics: str = schema.DEFAULT_RETURN_SEMANTICS
+    return_semantics: Literal["cumulative_target_root_gain"] = schema.DEFAULT_RETURN_SEMANTICS
     target_protocol_version: str = Field("v1_observed", pattern=r"^(v1_observed|v0_gt_input)$")
     reason_code_version: str = INVALID_REASON_VERSION
     field_retention_policy: str = "compact"
@@ -62,6 +62,14 @@ class RolloutZarrStoreConfig(ConfigSection):
     depth_znear_m: Positive = 0.001
     depth_zfar_m: Positive = 20.0
     target_eval_max_points: Count = Field(4_096, description="Width of the crop arrays, which stay empty.")
+
+    @field_validator("depth_zfar_m")
+    @classmethod
+    def _beyond_the_nearest(cls, zfar_m: float, info: ValidationInfo) -> float:
+        znear_m = info.data.get("depth_znear_m")
+        if znear_m is not None and zfar_m <= znear_m:
+            raise ValueError(f"depth_zfar_m must be > depth_znear_m {znear_m}, got {zfar_m}")
+        return zfar_m
 
     @classmethod
     def from_campaign(cls, campaign: CampaignConfig) -> RolloutZarrStoreConfig:

@@ -27,6 +27,9 @@ class StringDictionary:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def __contains__(self, value: str) -> bool:
+        return value in self._ids
+
     def intern(self, value: str | None) -> int:
         """The id of a string, new if need be; None and "" are not strings worth keeping: -1."""
         return self._ids.setdefault(value, len(self._ids)) if value else ABSENT

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_assets.errors import StoreError
+from rollout_assets.errors import ConfigError, StoreError
 from rollout_assets.rollouts.zarr_store.attributes import dead_ends_in_view
 from rollout_assets.rollouts.zarr_store.foreign.origin import Profile
 from rollout_assets.rollouts.zarr_store.foreign.schema_versions import schema_problem
@@ -50,7 +50,9 @@ class RolloutZarrStoreReader(OpenStore):
         return {name: np.concatenate([block[name] for block in blocks]) for name in Q_H.names}
 
     def rebuilt_view(self, discount_gamma: float) -> Iterator[dict[str, NDArray[Any]]]:
-        """The view derived from the factual tables, in blocks of states."""
+        """The view derived from the factual tables, in blocks of states; a discount is from 0 to 1."""
+        if not isinstance(discount_gamma, float | int) or not 0 <= discount_gamma <= 1:
+            raise ConfigError(f"discount_gamma must be a number from 0 to 1, got {discount_gamma!r}")
         index = self.state_index()
         for start, stop in index.blocks(_VIEW_BLOCK_ROWS):
             rows = index.rows(start, stop)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from typing import Final
 
 import numpy as np
 
@@ -22,7 +23,7 @@ ROLLOUT_ZARR_SCHEMA_ID = "aria_nbv.rollout_zarr_q_invalidity"
 ROLLOUT_ZARR_SCHEMA_VERSION = "1.0-target-rollout-core"
 """Target-first rollout schema with hot candidate provenance and core parent-depth history."""
 
-DEFAULT_RETURN_SEMANTICS = "cumulative_target_root_gain"
+DEFAULT_RETURN_SEMANTICS: Final = "cumulative_target_root_gain"
 """Default return target family for root-normalized Q_H replay views."""
 
 Q_H_REWARD_METRIC = "target_root_gain"

@@ -20,10 +20,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 
-from rollout_assets.errors import StoreDamaged, StoreError
+from rollout_assets.errors import ConfigError, StoreDamaged, StoreError, is_fault
 from rollout_assets.rollouts.zarr_store.checks.block import blocks_of
 from rollout_assets.rollouts.zarr_store.checks.campaign import CAMPAIGN_CHECKS
 from rollout_assets.rollouts.zarr_store.checks.candidates import BLOCK_CHECKS
@@ -64,6 +65,11 @@ FOREIGN_STORE_CHECKS = (*FOREIGN_STRUCTURE_CHECKS, *_TABLE_CHECKS)
 ROW_CHECKS = (*BLOCK_CHECKS, *SHELL_CHECKS, *DRAW_CHECKS)
 """Checks that look at one block of candidates after another."""
 
+_READABLE = "readable"
+"""What a finding is filed under that says why an array cannot be read."""
+
+_DAMAGE = {_READABLE, *(check.__name__ for check in STRUCTURE_CHECKS)}
+
 CHECKS = tuple(check.__name__ for check in (*STORE_CHECKS, *ROW_CHECKS, *CHAIN_CHECKS))
 """Names of all checks, in the order in which they run."""
 
@@ -88,6 +94,11 @@ class RolloutZarrValidationResult:
     def ok(self) -> bool:
         """Whether nothing was found wrong."""
         return not self.findings
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether files or documents are not as they were written, or cannot be read."""
+        return any(finding.check in _DAMAGE for finding in self.findings)
 
     @property
     def errors(self) -> list[str]:
@@ -122,6 +133,8 @@ def validate_files(
     files: StoreFiles, location: str, deep: bool, profile: Profile | None = None, deep_from_step: int = 0
 ) -> RolloutZarrValidationResult:
     """Validate a store that is already open."""
+    if profile is not None and profile not in get_args(Profile):
+        raise ConfigError(f"profile must be {' or '.join(get_args(Profile))}, got {profile!r}")
     store = StoreUnderCheck(files, deep, profile, deep_from_step)
     findings = _other_schema(store)
     is_read = not findings
@@ -153,7 +166,7 @@ def _candidate_findings(store: StoreUnderCheck) -> Iterator[Finding]:
     try:
         covered = int(store.states.shell_sizes.sum()) == store.rows(CANDIDATES)
     except StoreDamaged as error:
-        yield Finding("readable", error.where, error.problem)
+        yield Finding(_READABLE, error.where, error.problem)
         return
     if not covered:
         return  # reported by shells_cover_candidates; which rows belong to which step is unknown
@@ -172,16 +185,17 @@ def _run(name: str, check: Callable[[], Findings]) -> Iterable[Finding]:
             for finding in check():
                 findings.append(replace(finding, check=name))
     except StoreDamaged as error:
-        findings.append(Finding("readable", error.where, error.problem))
+        findings.append(Finding(_READABLE, error.where, error.problem))
     except Exception as error:  # a check must never end a validation
-        findings.append(Finding(name, "store", f"could not be checked: {type(error).__name__}: {error}"))
+        check_name = _READABLE if is_fault(error) else name
+        findings.append(Finding(check_name, "store", f"could not be checked: {type(error).__name__}: {error}"))
     return findings
 
 
 def _once_per_damage(findings: list[Finding]) -> list[Finding]:
     """Leave out that an array cannot be read where another finding already says why."""
-    explained = {finding.where for finding in findings if finding.check != "readable"}
-    return [finding for finding in findings if finding.check != "readable" or finding.where not in explained]
+    explained = {finding.where for finding in findings if finding.check != _READABLE}
+    return [finding for finding in findings if finding.check != _READABLE or finding.where not in explained]
 
 
 def _rows(store: StoreUnderCheck, table: Table) -> int:

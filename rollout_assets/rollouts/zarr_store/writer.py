@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +160,7 @@ class RolloutZarrStoreWriter:
         owner = self._owner(record)
         if not record.chains:
             return
+        self._refuse_known(record.rollout_id_prefix, map(record.rollout_id, record.chains))
         encoded = encode_record(record, owner, self.dictionaries)
         self._waiting.append(encoded)
         self._waiting_rows += encoded.num_candidates
@@ -171,11 +172,14 @@ class RolloutZarrStoreWriter:
         """Add every row of a finished store, re-based; the result equals one store of all records in order."""
         self._flatten_waiting()
         refuse_other_settings(self.config, store)
+        known = len(self.dictionaries["rollout"])
         strings = self.dictionaries.intern_store(store.dictionaries)
         owners: dict[str, NDArray[np.int64]] = {}
         for column, identities in (("source_row_id", self.sources), ("target_row_id", self.targets)):
             rows = rebased_rows(store, identities.table, Rebasing(strings, owners))
             owners[column] = np.array([self._add(identities, row, store.location) for row in rows], np.int64)
+        for name in np.flatnonzero(strings["rollout"] < known).tolist():
+            raise _known_already(store.location, store.dictionaries["rollout"][name])
         self._source_splits |= store.source_splits
         rebasing = Rebasing(strings, owners, shifts_after(self.counts))
         for name, columns in rebased_blocks(store, rebasing, self.config.selected_depth.enabled):
@@ -233,6 +237,14 @@ class RolloutZarrStoreWriter:
     def _generation(self) -> dict[str, Any]:
         """How the rows were made, for the manifest."""
         return (self._context or RolloutStoreManifestContext.here()).to_jsonable()
+
+    def _refuse_known(self, where: str, rollout_ids: Iterable[str]) -> None:
+        """Raise ``RecordRefused`` if a rollout id is already in the store, or comes twice."""
+        known, seen = self.dictionaries["rollout"], set[str]()
+        for name in rollout_ids:
+            if name in known or name in seen:
+                raise _known_already(f"record {where!r}", name)
+            seen.add(name)
 
     def _add(self, identities: IdentityTable, row: Row, where: str) -> int:
         """The row id of a source or target; a source of a second split is refused."""
@@ -336,3 +348,7 @@ class RolloutZarrStoreWriter:
         if len(values):
             column.write(values)
         return column.finish()
+
+
+def _known_already(where: str, rollout_id: str) -> RecordRefused:
+    return RecordRefused(f"{where}: rollout {rollout_id!r} is in the store already; leave one of the two out")

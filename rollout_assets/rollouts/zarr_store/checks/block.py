@@ -14,7 +14,7 @@ from rollout_assets.errors import StoreDamaged
 from rollout_assets.rollouts.zarr_store.checks.store_under_check import StoreUnderCheck
 from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.findings import Findings, bad_rows
-from rollout_assets.rollouts.zarr_store.schema import CANDIDATE_DIAGNOSTICS, CANDIDATES, Q_H, ROLLOUTS, STEPS
+from rollout_assets.rollouts.zarr_store.schema import CANDIDATE_DIAGNOSTICS, CANDIDATES, Q_H, ROLLOUTS, STEPS, TARGETS
 
 BLOCK_ROWS = 1 << 20
 """Candidate rows examined together, about."""
@@ -61,6 +61,14 @@ class Block:
     def rollout_of_step(self) -> NDArray[np.int64]:
         """(steps,): the rollout of each step; an id that points nowhere takes some row."""
         return np.clip(self.step("rollout_row_id"), 0, max(self.store.rows(ROLLOUTS) - 1, 0))
+
+    @cached_property
+    def has_labelled_target(self) -> NDArray[np.bool_]:
+        """(steps,): whether the target of each step is valid and has a label."""
+        labelled = self.store.column(TARGETS, "target_valid_mask") & self.store.column(TARGETS, "gt_label_valid_mask")
+        target = self.store.states.target_row_id[self.start : self.stop]
+        is_known = (target >= 0) & (target < len(labelled))
+        return is_known & labelled[np.where(is_known, target, 0)]
 
     @cached_property
     def selection(self) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:

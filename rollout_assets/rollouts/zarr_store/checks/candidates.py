@@ -23,7 +23,6 @@ from rollout_assets.rollouts.zarr_store.schema import (
     LABEL_COLUMNS,
     Q_H,
     ROLLOUTS,
-    TARGETS,
 )
 from rollout_assets.rollouts.zarr_store.training_view import CANDIDATE_COLUMNS, build_view
 
@@ -73,7 +72,7 @@ def masks_nested(block: Block) -> Findings:
     actor, oracle = block.candidate("actor_action_mask"), block.candidate("oracle_label_mask")
     wrong = oracle != oracle_label_mask(actor, block.candidate("target_root_gain"))
     yield from block.bad_candidates("oracle_label_mask", wrong, "must be takeable with a finite target root gain")
-    trainable = _trainable_steps(block)[block.state_of_row]
+    trainable = block.has_labelled_target[block.state_of_row]
     wrong = block.candidate("q_train_mask") != q_train_mask(actor, oracle, trainable)
     text = "must be takeable, labelled, and of a target whose label is valid"
     yield from block.bad_candidates("q_train_mask", wrong, text)
@@ -248,11 +247,3 @@ def _selected(block: Block) -> NDArray[np.bool_]:
     mask = np.zeros(len(block.state_of_row), np.bool_)
     mask[at[has_selection]] = True
     return mask
-
-
-def _trainable_steps(block: Block) -> NDArray[np.bool_]:
-    store = block.store
-    usable = store.column(TARGETS, "target_valid_mask") & store.column(TARGETS, "gt_label_valid_mask")
-    target = store.states.target_row_id[block.start : block.stop]
-    has_target = (target >= 0) & (target < len(usable))
-    return has_target & usable[np.where(has_target, target, 0)]

@@ -70,9 +70,13 @@ class _Draws:
 
     @cached_property
     def eligible(self) -> Mask:
-        """(s, k): what the policy may rank: takeable rows, labelled ones where it needs a label."""
+        """(s, k): what the policy may rank: takeable rows, labelled ones where it needs a label.
+
+        Views of a target without a label are only offered: no policy ranks them.
+        """
+        labelled = self.block.has_labelled_target[:, None]
         needs_label = self.given(_needs_label)
-        return self.shells("actor_action_mask") & (~needs_label | np.isfinite(self.scores))
+        return self.shells("actor_action_mask") & labelled & (~needs_label | np.isfinite(self.scores))
 
     @cached_property
     def from_history(self) -> Float64:
