@@ -21,7 +21,7 @@ from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore
 
 from rollout_assets.errors import ConfigError, RolloutAssetsError, StoreDamaged, StoreError
-from rollout_assets.locations.url import is_object_url
+from rollout_assets.locations.url import is_object_url, without_secrets
 from rollout_assets.parsing import expand_path
 from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray, decoding_threads
 from rollout_assets.rollouts.zarr_store.chunks.files import BackendFiles, LocalFiles, StoreFiles
@@ -288,6 +288,8 @@ def _remote_files(url: str) -> FsspecStore:
     """The backend of a URL; a scheme that nobody knows, or whose package is missing, is a ``StoreError``."""
     if url.rstrip("/") in ("http:", "https:"):
         raise StoreError(f"{url}: cannot be opened: it names no host")
+    if without_secrets(url) != url:
+        raise StoreError(f"{without_secrets(url)}: cannot be opened: a URL holds no credentials and no options")
     try:
         return FsspecStore.from_url(url, read_only=True)
     except Exception as error:  # every backend has errors of its own
