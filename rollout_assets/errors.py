@@ -7,6 +7,7 @@
     │   ├── SourceVersionUnknown  a format version that cannot be read; says which can
     │   ├── ImportRefused      scenes of which none can be imported; carries every reason; a DataError
     │   └── SourceRowMissing   a row, key or split that the store does not have
+    ├── NotRegularFile       a pipe, a socket or a device where a file must be; also an OSError
     ├── DataError            what the input's bytes say, whoever reads them: a source row may be skipped for it
     │   ├── MeshError          a scene has no mesh, or its mesh cannot be used
     │   └── GeometryError      an array that is not the pose, box, camera or point it claims to be
@@ -127,6 +128,10 @@ class DataError(RolloutAssetsError):
     """
 
     skip_reason: ClassVar[str]
+
+
+class NotRegularFile(RolloutAssetsError, OSError):
+    """A pipe, a socket or a device where a file must be: reading it may never end. It is not opened again."""
 
 
 class MachineFault(RolloutAssetsError):
@@ -354,7 +359,7 @@ def is_fault(error: BaseException) -> bool:
 
     A decoder may raise anything on damaged bytes, so whoever takes its exceptions for damage asks here first.
     """
-    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | NotRegularFile):
         return False
     refused = isinstance(error, OSError | MemoryError | MachineFault) or _NO_THREAD in str(error)
     return refused or any(is_fault(other) for other in (error.__cause__, error.__context__) if other is not None)

@@ -27,7 +27,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rollout_assets.errors import ConfigError, RolloutAssetsError, ShardBusy
+from rollout_assets.errors import ConfigError, NotRegularFile, RolloutAssetsError, ShardBusy
+from rollout_assets.parsing import open_regular
 
 _HASH_THREADS = 2
 _POLL_S = 0.05
@@ -200,7 +201,7 @@ def tree_folders(folder: Path) -> set[str]:
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, of any number."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -312,11 +313,13 @@ def _sizes_and_digests(folder: Path, paths: Sequence[str]) -> list[tuple[str, Si
     facts = []
     for path in paths:
         try:
-            with (folder / path).open("rb") as stream:
+            with open_regular(folder / path) as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
                 facts.append((path, (stream.tell(), digest)))
         except IsADirectoryError:  # a link to a folder: its target is its content
             facts.append((path, (0, hashlib.sha256(bytes((folder / path).readlink())).hexdigest())))
+        except NotRegularFile:
+            facts.append((path, (0, "")))  # no file has this digest
     return facts
 
 

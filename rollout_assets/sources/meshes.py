@@ -20,12 +20,13 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from rollout_assets.errors import MeshError, is_fault
+from rollout_assets.errors import MeshError, NotRegularFile, is_fault
 from rollout_assets.locations.url import Location
 from rollout_assets.sources import simplification
 from rollout_assets.sources.folder import MeshFolder
 from rollout_assets.sources.mesh_digests import FileStamp, MeshDigests
 from rollout_assets.sources.ply import UnusualPly, read_binary_ply
+from rollout_assets.sources.trimesh_files import opened_for_trimesh
 
 MESH_STEM = "scene_ply_{scene_id}"
 """File name of a scene's mesh, without its ending."""
@@ -216,20 +217,24 @@ class MeshLibrary:
 
 
 def _read(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    if path.suffix.lower() == ".ply":
-        try:
-            return read_binary_ply(path)
-        except UnusualPly:
-            pass
-    return _read_with_trimesh(path)
+    try:
+        if path.suffix.lower() == ".ply":
+            with suppress(UnusualPly):
+                return read_binary_ply(path)
+        return _read_with_trimesh(path)
+    except NotRegularFile as error:
+        raise MeshError(str(error)) from None
 
 
 def _read_with_trimesh(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     import trimesh  # slow to load, and needed only for files that our own reader does not know
 
     try:
-        mesh: Any = trimesh.load(path, force="mesh", process=False)
+        with opened_for_trimesh(path) as source:
+            mesh: Any = trimesh.load(**source, force="mesh", process=False)
         vertices, faces = np.asarray(mesh.vertices), np.asarray(mesh.faces)
+    except MeshError:
+        raise
     except Exception as error:  # a parser may fail in any way on a damaged file
         if is_fault(error):
             raise

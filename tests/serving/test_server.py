@@ -292,7 +292,7 @@ def ask(asgi, method: str, path: str, **request) -> httpx.Response:
     """One request to an application in this process."""
 
     async def work() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://here") as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://localhost") as http:
             return await http.request(method, path, **request)
 
     return asyncio.run(work())
@@ -331,7 +331,7 @@ def test_large_bodies_together_are_bounded_too(service):
         await asyncio.sleep(5)
 
     async def work() -> list[int]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://here") as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://localhost") as http:
             answers = await asyncio.gather(*(http.post("/run", content=slow()) for _ in range(10)))
             again = await http.post("/run", content=b" " * 900)
         return [answer.status_code for answer in (*answers, again)]
