@@ -37,12 +37,12 @@ from rollout_assets.errors import MeshError, NotReadBack, StoreDamaged, StoreErr
 from rollout_assets.files import (
     SizeAndDigest,
     file_sha256,
+    make_folder,
     now_utc,
     publish_bytes,
     publish_json,
     seal_tree,
     stamp_tree,
-    sync_path,
     time_name,
 )
 from rollout_assets.locations.url import ObjectUrl
@@ -223,9 +223,7 @@ def note_validated(root: Path, owner: ShardOwner) -> None:
     """Record that a build has validated the bytes that an owner seals; before they can be found at their place."""
     note = validated_note(root, owner)
     if not note.exists():
-        if not note.parent.exists():
-            note.parent.mkdir(parents=True, exist_ok=True)
-            sync_path(root)
+        make_folder(note.parent)
         publish_bytes(note, b"")
 
 
