@@ -36,7 +36,7 @@ def integrity(step: CampaignStep) -> Iterator[CheckOutcome]:
     if step.partition is None:
         yield from every_shard(step, ROLLOUT_SHARDS, INTEGRITY_CHECKS, integrity)
         return
-    found = examine_shard(step.config, step.entry, anew=step.measures_anew)
+    found = examine_shard(step.config, step.entry, anew=step.measures_anew, allow_fewer=step.allow_fewer)
     kept = kept_since(found.examined_at) if found.kept else {}
     for check, findings in found.findings.items():
         yield verdict(
