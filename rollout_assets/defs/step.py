@@ -32,6 +32,7 @@ class CampaignStep:
     log: Any
     partition: str | None = None
     job: str = ""
+    run_id: str = ""
     anew: bool = False
     """Whether the run asks for a promotion from all shards, and not from the last version."""
     _opened: list[VinOfflineStore] = field(default_factory=list)
@@ -46,7 +47,7 @@ class CampaignStep:
         """The step behind the context of an asset or a check."""
         run, config = context.run, campaigns.load(keys.campaign)
         anew = run.tags.get(ANEW_TAG) == "true"
-        return cls(keys, config, context.instance, context.log, job=run.job_name, anew=anew)
+        return cls(keys, config, context.instance, context.log, job=run.job_name, run_id=run.run_id, anew=anew)
 
     @classmethod
     def of_tick(

@@ -10,7 +10,7 @@ from rollout_assets.campaigns.merging.sample import ReadSample
 from rollout_assets.campaigns.promotion import PromotionResult, promote_rollout_campaign
 from rollout_assets.campaigns.promotion_gate import refuse_unvalidated
 from rollout_assets.campaigns.versions import PromotionRecord, current_name
-from rollout_assets.defs.checks.kept import last_results_kept
+from rollout_assets.defs.checks.unreached import checks_withdrawn_on_failure
 from rollout_assets.defs.metadata import Metadata, config_hashes, data_version, page, store_metadata, table
 from rollout_assets.defs.records import validated_versions
 from rollout_assets.defs.step import CampaignStep, LogProgress
@@ -20,7 +20,7 @@ from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 def rollouts_zarr(step: CampaignStep) -> dg.MaterializeResult[None]:
     """Promote all validated shards."""
     sample = ReadSample.new()
-    with last_results_kept(step):
+    with checks_withdrawn_on_failure(step):
         refuse_unvalidated(step.config, validated_versions(step.instance, step.keys), sample)
         result = promote_rollout_campaign(
             step.config,
