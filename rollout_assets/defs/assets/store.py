@@ -25,6 +25,7 @@ def rollouts_zarr(step: CampaignStep) -> dg.MaterializeResult[None]:
         result = promote_rollout_campaign(
             step.config,
             incremental=not step.anew,
+            allow_fewer=step.allow_fewer,
             sample=sample,
             invocation=step.invocation(),
             progress=LogProgress(step.log),
@@ -63,9 +64,11 @@ def _promotion_metadata(step: CampaignStep, result: PromotionResult) -> Metadata
     made = [{"split": part.split, "made": part.how, "new_shards": part.new_shards} for part in result.splits]
     return page(
         {
-            "verdict": f"readers get {current_name(layout)}; {version.name} is complete",
+            "verdict": f"readers get {current_name(layout)}; {version.name} is complete"
+            + (", with fewer rows than before, as the run config allows" if result.fewer else ""),
             **version_metadata(layout, version),
             "made": table(made or [{"split": name, "made": "was there", "new_shards": 0} for name in splits]),
+            **({"fewer_rows": table([{"readers have fewer": line} for line in result.fewer])} if result.fewer else {}),
             "damaged": "; ".join(result.damaged),
             "sample_seed": result.sample_seed,
             "seconds": round(result.seconds, 3),
