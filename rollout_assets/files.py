@@ -118,10 +118,28 @@ def rename_path(path: Path, target: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, if it is not there; its name lasts when this returns."""
-    if not folder.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        sync_path(folder.parent)
+    """Make a folder, and those above it that are missing; its name lasts when this returns.
+
+    The name of one that is there is flushed too: the process that made it may have ended before it did so.
+    """
+    missing = [folder]
+    while not missing[-1].parent.is_dir():
+        missing.append(missing[-1].parent)
+    for place in reversed(missing):
+        place.mkdir(exist_ok=True)
+        with suppress(PermissionError):  # a folder that may be entered but not read, and whose names are not ours
+            sync_path(place.parent)
+
+
+def append_bytes(path: Path, content: bytes) -> int:
+    """Add to the end of a file, or make it; the bytes last when this returns, which is the file's length then."""
+    with naming(path), path.open("ab") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+        size = stream.tell()
+    sync_path(path.parent)
+    return size
 
 
 def link_tree(folder: Path, target: Path) -> None:
