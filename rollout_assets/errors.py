@@ -15,6 +15,7 @@
     │   │   └── DeviceMemoryError  the device has no memory left for a batch
     │   ├── WorkerDied         a worker process was killed or crashed; names its task
     │   ├── ReadingsDiffer     the same bytes were read twice and said two things
+    │   ├── InputMissing       an input that a shard was planned or built with is not there; a CampaignError
     │   └── ShardFailed        a shard could not be built; nothing partial of it is visible; a CampaignError
     ├── ObjectStorageError   object storage that cannot be used: no bucket, no permission, conditions ignored
     │   └── ObjectStorageUnavailable  it did not answer, also not when asked again; a MachineFault
@@ -29,6 +30,7 @@
     │   └── AnswerRefused      it answered something that cannot be used
     ├── CampaignError        a campaign's plan, shards or promoted store
     │   ├── ShardDrift         config or source rows are not those that a shard was planned for
+    │   ├── FewerRecords       a shard would replace a finished one that has more records
     │   ├── ShardBusy          another process holds the lock
     │   ├── PointerMoved       somebody else moved readers meanwhile
     │   └── PromotionRefused   shards that cannot become a promoted store; carries every reason
@@ -244,6 +246,14 @@ class ShardDrift(CampaignError):
     """Config or source rows are not those that a shard was planned for."""
 
 
+class InputMissing(CampaignError, MachineFault):
+    """An input that a shard was planned or built with is not there: a disk that is not mounted, a file that is lost."""
+
+
+class FewerRecords(CampaignError):
+    """A new shard with fewer records than the finished one that it would replace."""
+
+
 class ShardBusy(CampaignError):
     """Another process holds what this one needs; it is released however that process ends."""
 
@@ -347,6 +357,11 @@ def may_pass(error: BaseException | None) -> bool:
     if isinstance(error, RolloutFailed):
         return may_pass(error.__cause__)
     return not isinstance(error, RolloutAssetsError) or isinstance(error, _TRYING_AGAIN_HELPS)
+
+
+def passes_soon(error: BaseException | None) -> bool:
+    """Whether the same may succeed seconds later: no disk is mounted and no file restored that fast."""
+    return may_pass(error) and not isinstance(error, InputMissing)
 
 
 def is_fault(error: BaseException) -> bool:

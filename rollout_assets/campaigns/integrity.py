@@ -6,18 +6,21 @@ bytes of a shard are read again only after its files have changed size or time; 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from rollout_assets.campaigns import check_names
+from rollout_assets.campaigns.guards.inputs import ALLOW_FEWER
 from rollout_assets.campaigns.layout import STORE_NAME, CampaignLayout
 from rollout_assets.campaigns.markers import ShardOwner, damage, read_owner
 from rollout_assets.campaigns.objects.working_copy import fetch_planned_shard, fetch_shard
 from rollout_assets.campaigns.plan_entry import RolloutShardEntry
+from rollout_assets.campaigns.versions import current_version
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import StoreDamaged
+from rollout_assets.errors import CampaignError, StoreDamaged
 from rollout_assets.files import stamp_tree
 from rollout_assets.rollouts.zarr_store.findings import Finding
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
@@ -40,12 +43,18 @@ class ShardIntegrity:
         return tuple(finding for findings in self.findings.values() for finding in findings)
 
 
-def examine_shard(config: CampaignConfig, entry: RolloutShardEntry) -> ShardIntegrity:
-    """Read every byte of a shard and compare it with its markers, the plan and the campaign."""
+def examine_shard(config: CampaignConfig, entry: RolloutShardEntry, *, allow_fewer: bool = False) -> ShardIntegrity:
+    """Read every byte of a shard and compare it with its markers, the plan, the campaign and what readers have of it.
+
+    That readers have more of its rows is a finding, unless ``allow_fewer``.
+    """
     layout = CampaignLayout.of(config)
     fetch_shard(layout, entry.shard_id, entry.sha256)
     shard_dir = layout.shard(entry.shard_id)
-    return _examine(config, entry, shard_dir, stamp_tree(shard_dir) if shard_dir.is_dir() else "")
+    found = _examine(config, entry, shard_dir, stamp_tree(shard_dir) if shard_dir.is_dir() else "")
+    lost = () if found.owner is None or allow_fewer else tuple(_guarded(_fewer_than_promoted(config, found.owner)))
+    check = check_names.ROWS_ACCOUNTED_FOR
+    return replace(found, findings=found.findings | {check: (*found.findings[check], *lost)}) if lost else found
 
 
 def shard_damage(shard_dir: Path) -> tuple[str, ...]:
@@ -161,6 +170,36 @@ def _rows(config: CampaignConfig, entry: RolloutShardEntry, owner: ShardOwner) -
             yield Finding(
                 "rows", "sources/sample_key_id", "a row with records is not in the store", None, 1, row.sample_key
             )
+
+
+def _fewer_than_promoted(config: CampaignConfig, owner: ShardOwner) -> Iterator[Finding]:
+    """Source rows of which readers have more rollouts, from this very entry of the plan."""
+    try:
+        version = current_version(config, refresh=False)
+    except CampaignError:
+        return
+    promoted = {shard.shard_id: shard for shard in version.record.splits.get(owner.split, ())}.get(owner.shard_id)
+    if promoted is None or promoted.entry_sha256 != owner.entry_sha256:
+        return
+    child = next((child for child in version.children if child.name == owner.split), None)
+    if child is None or promoted.content_sha256 == owner.content_sha256:
+        return
+    reader = open_shard(config, owner.shard_id)
+    had, has = _rollouts_by_sample(RolloutZarrStoreReader(child)), {} if reader is None else _rollouts_by_sample(reader)
+    for row in owner.rows:
+        before, now = had.get(row.sample_key, 0), has.get(row.sample_key, 0)
+        if now < before:
+            where = f"{version.name} {owner.split} rollouts"
+            why = f" ({row.why_skipped})" if row.skipped else ""
+            problem = f"readers have {before} of {row.sample_key}, the shard has {now}{why}; {ALLOW_FEWER} accepts it"
+            yield Finding("rows", where, problem, row.sample_index, before - now)
+
+
+def _rollouts_by_sample(reader: RolloutZarrStoreReader) -> Counter[str]:
+    sources = reader.table("sources", columns=("source_row_id", "sample_key_id"), decode=True)
+    keys = dict(zip(sources["source_row_id"].to_list(), sources["sample_key_id"].to_list(), strict=True))
+    rows = reader.table("rollouts", columns=("source_row_id",))["source_row_id"].to_list()
+    return Counter(keys[row] for row in rows)
 
 
 def _differs(where: str, expected: str, stored: str) -> Finding:

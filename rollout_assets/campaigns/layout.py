@@ -2,6 +2,7 @@
 
     <output_dir>/campaign.json                  the campaign that writes here; no other one may
                  plan.jsonl                     one line per shard; grows, never changes
+                 inputs.json                    which scenes had a mesh when their rows were planned
                  plans/                         plans that were replaced, kept as evidence
                  columns/                       plan and markers in columns; they can be removed at any time
                  shards/shard-000003/           a finished shard: rollouts.zarr/, _owner.json, _SUCCESS.json (last)
@@ -106,6 +107,11 @@ class CampaignLayout:
     def plan(self) -> Path:
         """The current plan."""
         return self.root / "plan.jsonl"
+
+    @property
+    def planned_inputs(self) -> Path:
+        """Which scenes had a mesh when their rows were planned."""
+        return self.root / "inputs.json"
 
     @property
     def plan_columns(self) -> Path:

@@ -65,6 +65,12 @@ class RowOutcome(StoredModel):
     skipped: str | None
     detail: str | None
 
+    @property
+    def why_skipped(self) -> str:
+        """The reason, with its detail if that says more; empty for a row with records."""
+        detail = " ".join((self.detail or "").split())
+        return f"{self.skipped or ''}{f', {detail}' if detail not in ('', self.skipped) else ''}"
+
 
 class SourceShardSeal(StoredModel):
     """The source files behind a shard: a stamp that is cheap to compare, and the digest that decides."""
@@ -259,6 +265,11 @@ def read_owner(shard_dir: Path, shard_id: str | None = None) -> ShardOwner:
     return owner
 
 
+def staged_owner(folder: Path) -> ShardOwner:
+    """The owner that this process has just written into a staging folder."""
+    return ShardOwner.model_validate_json((folder / ROLLOUT_SHARD_OWNER_FILENAME).read_bytes())
+
+
 def owner_if_finished(shard_dir: Path) -> ShardOwner | None:
     """The owner of a finished shard; None if there is none, or its markers cannot be read."""
     try:
@@ -313,7 +324,8 @@ def staleness(owner: ShardOwner, entry: RolloutShardEntry, store: VinOfflineStor
         return  # objects are never changed in place, and looking at each of them would be thousands of requests
     for scene, version in mesh_versions(entry, store).items():
         if owner.mesh_versions.get(scene) != version:
-            yield f"the mesh of scene {scene} has changed"
+            missing = version is None and store.meshes.find(scene) is None
+            yield f"the mesh of scene {scene} {'is missing' if missing else 'has changed'}"
     for name, folder in source_folders(entry, store).items():
         seal = owner.source_shards.get(name)
         if seal is None or source_files_changed(folder, seal.stamp, seal.sha256):
@@ -327,11 +339,7 @@ def source_files_changed(folder: Path, stamp: str, sha256: str) -> bool:
 
 def skipped_rows(owner: ShardOwner) -> tuple[str, ...]:
     """The rows without a record, each with the reason in words."""
-    details = {row: " ".join((row.detail or "").split()) for row in owner.rows if row.skipped is not None}
-    return tuple(
-        f"{row.sample_key}: {row.skipped}{f', {detail}' if detail not in ('', row.skipped) else ''}"
-        for row, detail in details.items()
-    )
+    return tuple(f"{row.sample_key}: {row.why_skipped}" for row in owner.rows if row.skipped is not None)
 
 
 def validated_version(entry_sha256: str, content_sha256: str | None) -> str:

@@ -31,6 +31,7 @@ from rollout_assets.campaigns.columns.plan_columns import (
     drifted,
     read_columns,
 )
+from rollout_assets.campaigns.guards.inputs import planned_meshes, record_meshes
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.objects.publishing import publish_plan
 from rollout_assets.campaigns.objects.working_copy import refresh_plan
@@ -55,7 +56,8 @@ _SHOWN = 3
 class ShardPlan:
     """A plan as it stands after planning: all entries, how many are new, and what it replaced, if anything.
 
-    ``targets_without_row`` are the campaign's explicit targets that name no row of its source.
+    ``targets_without_row`` are the campaign's explicit targets that name no row of its source. ``scenes_without_mesh``
+    have no mesh file, and of those ``scenes_that_had_mesh`` had one when they were planned.
     """
 
     path: Path
@@ -63,11 +65,20 @@ class ShardPlan:
     new: int
     replaced: Path | None
     targets_without_row: tuple[str, ...] = ()
+    scenes_without_mesh: tuple[str, ...] = ()
+    scenes_that_had_mesh: tuple[str, ...] = ()
 
     @property
     def num_rows(self) -> int:
         """Source rows in all shards."""
         return self.entries.columns.num_rows
+
+    @property
+    def rows_without_mesh(self) -> int:
+        """Source rows whose scene has no mesh file."""
+        columns, scenes = self.entries.columns, set(self.scenes_without_mesh)
+        without = [name in scenes for name in columns.names["scenes"]]
+        return int(np.array(without, np.bool_)[columns.scene].sum())
 
 
 def plan_rollout_shards(
@@ -152,6 +163,8 @@ def _plan_once(config: CampaignConfig, layout: CampaignLayout, store: VinOffline
             )
         after = b"".join(line + b"\n" for line in planned.lines)
         claim_output_dir(config)
+        scenes, with_mesh = planned.columns.names["scenes"], store.meshes.scenes()
+        record_meshes(layout, scenes, with_mesh, anew=anew)
         replaced = None
         if not after.startswith(before):
             layout.replaced_plans.mkdir(parents=True, exist_ok=True)
@@ -165,7 +178,16 @@ def _plan_once(config: CampaignConfig, layout: CampaignLayout, store: VinOffline
     new = len(planned) - len(existing)
     if replaced is not None:
         new = len(set(planned.lines) - set(existing.lines))
-    return ShardPlan(layout.plan, planned, new, replaced)
+    without_mesh = tuple(scene for scene in scenes if scene not in with_mesh)
+    had_mesh = planned_meshes(layout).intersection(without_mesh) if without_mesh else ()
+    return ShardPlan(
+        layout.plan,
+        planned,
+        new,
+        replaced,
+        scenes_without_mesh=without_mesh,
+        scenes_that_had_mesh=tuple(scene for scene in without_mesh if scene in had_mesh),
+    )
 
 
 def _plan(config: CampaignConfig, existing: PlannedShards | None, store: VinOfflineStore) -> PlannedShards:

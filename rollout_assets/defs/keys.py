@@ -70,6 +70,7 @@ NIGHT_TAG = "rollout_assets/night"
 """Run tag of a planning of the nightly schedule, which is followed by its shards."""
 
 ANEW_TAG = "rollout_assets/anew"
+ALLOW_FEWER = "allow_fewer"
 """Run tag of a promotion that begins from all shards, and not from the last version."""
 
 PARTITION_TAG = "dagster/partition"

@@ -7,6 +7,9 @@ as new shards, as on a disk.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -74,7 +77,8 @@ class MeshFolder:
 
     def __init__(self, location: Location) -> None:
         self.location = location
-        self._find = cache(ObjectMirror(location).file) if isinstance(location, ObjectUrl) else None
+        self._mirror = ObjectMirror(location) if isinstance(location, ObjectUrl) else None
+        self._find = None if self._mirror is None else cache(self._mirror.file)
 
     def file(self, name: str) -> Path | None:
         """The file of a name; None if there is none. Behind a URL it is asked for once."""
@@ -82,3 +86,11 @@ class MeshFolder:
             return self._find(name)
         path = Path(self.location) / name
         return path if path.is_file() else None
+
+    def names(self) -> Iterator[str]:
+        """Names of all files, by one listing; none in a folder that is not there."""
+        if self._mirror is not None:
+            yield from (fact.key for fact in self._mirror.objects.listing())
+            return
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.location) as entries:
+            yield from (entry.name for entry in entries if entry.is_file())

@@ -164,6 +164,16 @@ class MeshLibrary:
         candidates = (folder.file(mesh_file_name(scene_id, end)) for folder in self._folders for end in MESH_ENDINGS)
         return next((path for path in candidates if path is not None), None)
 
+    def scenes(self) -> frozenset[str]:
+        """Every scene that has a mesh file, by one listing of each directory."""
+        prefix = MESH_STEM.format(scene_id="")
+        names = (name for folder in self._folders for name in folder.names())
+        return frozenset(
+            Path(name).stem.removeprefix(prefix)
+            for name in names
+            if name.startswith(prefix) and name.endswith(MESH_ENDINGS)
+        )
+
     def load(self, scene_id: str) -> TriangleMesh:
         """The mesh of a scene, from memory when the file has not been touched since."""
         path = self._require(scene_id)

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
+from rollout_assets.campaigns.guards.leakage import leaks_among
 from rollout_assets.campaigns.layout import STORE_NAME, CampaignLayout
-from rollout_assets.campaigns.leakage import leaks_among
 from rollout_assets.campaigns.markers import damage, read_owner
 from rollout_assets.campaigns.objects.working_copy import fetch_shard
 from rollout_assets.campaigns.plan_entry import PlannedShards, shard_id_of

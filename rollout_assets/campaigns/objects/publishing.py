@@ -16,6 +16,7 @@ from rollout_assets.campaigns.layout import (
 from rollout_assets.campaigns.objects.packs import pack_folder
 from rollout_assets.campaigns.objects.storage import (
     CLAIM,
+    INPUTS,
     PLAN,
     POINTER,
     POLICY,
@@ -64,6 +65,13 @@ def publish_plan(layout: CampaignLayout, before: bytes, after: bytes, replaced: 
         return storage.objects.create(PLAN, after)
     present = storage.objects.read_tagged(PLAN)
     return present.data == before and storage.objects.replace(PLAN, after, present)
+
+
+def publish_inputs(layout: CampaignLayout) -> None:
+    """Publish the record of planned inputs; of two planners the last one is read, and the next planning adds to it."""
+    storage = _writable(layout)
+    if storage is not None:
+        storage.objects.put(INPUTS, layout.planned_inputs)
 
 
 def publish_shard(

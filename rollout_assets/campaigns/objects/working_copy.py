@@ -24,6 +24,7 @@ from rollout_assets.campaigns.layout import (
 from rollout_assets.campaigns.objects.packs import unpack_folder
 from rollout_assets.campaigns.objects.storage import (
     CLAIM,
+    INPUTS,
     PLAN,
     POLICY,
     CampaignStorage,
@@ -58,6 +59,12 @@ def refresh_plan(layout: CampaignLayout) -> None:
         mirror = ObjectMirror(layout.url)
         mirror.file(CLAIM)
         mirror.file(PLAN)
+
+
+def refresh_inputs(layout: CampaignLayout) -> None:
+    """Bring the record of planned inputs up to date: one request."""
+    if layout.url is not None:
+        ObjectMirror(layout.url).file(INPUTS)
 
 
 def refresh_shards(layout: CampaignLayout) -> None:

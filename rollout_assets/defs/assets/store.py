@@ -25,6 +25,7 @@ def rollouts_zarr(step: CampaignStep) -> dg.MaterializeResult[None]:
         result = promote_rollout_campaign(
             step.config,
             incremental=not step.anew,
+            allow_fewer=step.allow_fewer,
             sample=sample,
             invocation=step.invocation(),
             progress=LogProgress(step.log),
@@ -47,7 +48,8 @@ def _promotion_metadata(step: CampaignStep, result: PromotionResult) -> Metadata
     counts = [_row_counts(reader) for reader in readers]
     return page(
         {
-            "verdict": f"readers get {current_name(CampaignLayout.of(step.config))}; {version.name} is complete",
+            "verdict": f"readers get {current_name(CampaignLayout.of(step.config))}; {version.name} is complete"
+            + (", with fewer rows than before, as the run config allows" if result.fewer else ""),
             "version": version.name,
             "version_number": version.number,
             **store_metadata(readers),
@@ -56,6 +58,7 @@ def _promotion_metadata(step: CampaignStep, result: PromotionResult) -> Metadata
             "shards": len(version.shard_ids),
             "rows_by_split": table(counts),
             "made": table(made or [{"split": name, "made": "was there", "new_shards": 0} for name in splits]),
+            **({"fewer_rows": table([{"readers have fewer": line} for line in result.fewer])} if result.fewer else {}),
             "damaged": "; ".join(result.damaged),
             "sample_seed": result.sample_seed,
             "seconds": round(result.seconds, 3),

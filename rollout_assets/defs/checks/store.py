@@ -12,9 +12,9 @@ import polars as pl
 from rollout_assets.campaigns.check_names import NO_LEAKAGE, ROWS_ADD_UP, SECOND_OPINION, STORES_VALID
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.derived import DerivedFiles, derived_record, inputs_digest
+from rollout_assets.campaigns.guards.leakage import leaks_among
 from rollout_assets.campaigns.inventory import check_version, last_full_read, written_files
 from rollout_assets.campaigns.layout import CampaignLayout
-from rollout_assets.campaigns.leakage import leaks_among
 from rollout_assets.campaigns.merging.row_counts import table_rows
 from rollout_assets.campaigns.merging.sample import ReadSample
 from rollout_assets.campaigns.objects.publishing import publish_folder
