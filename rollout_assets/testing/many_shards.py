@@ -81,9 +81,7 @@ def build_large_source(
             _source_shard(folder, number, first, min(rows_per_shard, rows - first))
             for number, first in enumerate(range(0, rows, rows_per_shard))
         ]
-        index = [
-            _index_row(row, row // rows_per_scene, specs[row // rows_per_shard], val_every) for row in range(rows)
-        ]
+        index = [_index_row(row, row // rows_per_scene, specs[row // rows_per_shard], val_every) for row in range(rows)]
         corners = np.eye(3, dtype=np.float32)
         for scene in dict.fromkeys(row.scene_id for row in index):
             mesh = folder / layout.MESHES_DIR / mesh_file_name(scene)
