@@ -32,6 +32,7 @@ class CampaignStep:
     log: Any
     partition: str | None = None
     job: str = ""
+    run_id: str = ""
     anew: bool = False
     """Whether the run asks for a promotion from all shards, and not from the last version."""
     allow_fewer: bool = False
@@ -49,7 +50,16 @@ class CampaignStep:
         run, config = context.run, campaigns.load(keys.campaign)
         anew = run.tags.get(ANEW_TAG) == "true"
         allow_fewer = bool((context.op_execution_context.op_config or {}).get(ALLOW_FEWER, False))
-        return cls(keys, config, context.instance, context.log, job=run.job_name, anew=anew, allow_fewer=allow_fewer)
+        return cls(
+            keys,
+            config,
+            context.instance,
+            context.log,
+            job=run.job_name,
+            run_id=run.run_id,
+            anew=anew,
+            allow_fewer=allow_fewer,
+        )
 
     @classmethod
     def of_tick(

@@ -19,22 +19,19 @@ from tests.defs.browser import Ui, browsing, find_browser, started_ui
 from tests.defs.campaigns import edit
 from tests.defs.conftest import Desk
 from tests.defs.looks import told, written
-from tests.defs.test_ui import PICTURES
+from tests.defs.test_ui import PICTURES, PLACE, SENSOR, START_SENSOR
 
 pytestmark = pytest.mark.slow  # minutes each, because the daemon, its code server and each run are processes
 
 Start = Callable[[], AbstractContextManager[Ui]]
 """Starts the UI, its daemon and a server of definitions, which end with the block."""
 
-PLACE = {"repositoryLocationName": "rollout_assets.definitions", "repositoryName": "__repository__"}
-SENSOR = {**PLACE, "sensorName": "tiny_new_snippets"}
 SCHEDULE = {**PLACE, "scheduleName": "tiny_nightly"}
 EVALUATION = "{ ... on DryRunInstigationTick { evaluationResult { error { message } runRequests { runKey } } } } }"
 TEST_SENSOR = f"mutation($of: SensorSelector!) {{ sensorDryRun(selectorData: $of, cursor: null) {EVALUATION}"
 TEST_SCHEDULE = (
     "mutation($of: ScheduleSelector!, $at: Float) { scheduleDryRun(selectorData: $of, timestamp: $at) " + EVALUATION
 )
-START_SENSOR = "mutation($of: SensorSelector!) { startSensor(sensorSelector: $of) { ... on Sensor { name } } }"
 START_SCHEDULE = (
     "mutation($of: ScheduleSelector!) { startSchedule(scheduleSelector: $of) { "
     "... on ScheduleStateResult { scheduleState { status } } } }"
@@ -168,10 +165,7 @@ def command(desk: Desk, *arguments: str) -> None:
 def rollback_in_the_browser(ui: Ui, folder: Path) -> None:
     with browsing(ui.url, folder / "profile", PICTURES) as page:
         page.open("/assets/tiny/rollouts_zarr?view=overview")
-        page.wait("rollouts_zarr", "Latest materialization")
-        page.picture("rollback_overview")
-        page.open("/assets/tiny/rollouts_zarr?view=events")
-        page.wait("Observed", "readers are pinned to v000001 by a rollback")
+        page.wait("Latest materialization", "rows_by_split", "readers are pinned to v000001 by a rollback")
         page.picture("rollback")
 
 

@@ -12,6 +12,7 @@ from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.pin import read_pin
 from rollout_assets.campaigns.versions import current_name, rollback_promotion, rollback_target, unpin_promotion
 from rollout_assets.config import load_campaign
+from rollout_assets.defs.catalog import readers_event
 from rollout_assets.defs.keys import ROLLOUTS_ZARR, CampaignKeys
 from rollout_assets.defs.metadata import Metadata, page, table
 from rollout_assets.defs.upkeep.old_runs import clean_recorded_runs
@@ -29,6 +30,8 @@ def roll_back(keys: CampaignKeys, context: dg.OpExecutionContext, version: str, 
         return
     rollback_promotion(config, target.name)
     context.log.info(f"readers get {target.name} instead of {before}, until the job {keys.job('unpin')} is run")
+    if (event := readers_event(keys, context.instance)) is not None:
+        context.log_event(event)
     _record(keys, context, "The version that readers get since a rollback.", {"version_before": before or ""})
 
 
