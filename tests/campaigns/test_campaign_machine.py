@@ -96,6 +96,7 @@ class CampaignMachine(RuleBasedStateMachine):
         self.promotions: Counter[tuple[int, str]] = Counter()
         self.outside_steps = 0
         self.nothing_changed_since_failure = False
+        self.backfilling = False
 
     @initialize(kept=st.sampled_from(["promoted", "validated", "planned"]))
     def copy(self, kept: str) -> None:
@@ -258,6 +259,7 @@ class CampaignMachine(RuleBasedStateMachine):
                 with self.step(dagster=True):
                     self.judge([world.run(names.PROMOTE, None, tags)])
         world.instance.update_backfill(backfill.with_status(BulkActionStatus.COMPLETED))
+        self.backfilling = False
 
     def _look(self, shard_id: str, look_after: int) -> bool:
         if shard_id.endswith(f"{look_after:06d}"):
@@ -280,6 +282,7 @@ class CampaignMachine(RuleBasedStateMachine):
             run_config=None,
         )
         self.world.instance.add_backfill(backfill)
+        self.backfilling = True
         return backfill
 
     # What must hold
@@ -406,12 +409,12 @@ class CampaignMachine(RuleBasedStateMachine):
             self.require(holds, f"{version.name} has rows of {shard.shard_id}, which was never validated")
 
     def promotion_is_due(self) -> bool:
-        """Whether all shards are validated as planned and sound, and readers have something else."""
+        """Whether all shards are validated as planned and sound, readers have something else, and nothing promotes."""
         world = self.world
         planned = read_rollout_shard_manifest(world.config)
-        if read_pin(world.layout) is not None or planned.config_changes(world.config):
+        if self.backfilling or read_pin(world.layout) is not None:
             return False
-        if self._unsound(world):
+        if planned.config_changes(world.config) or self._unsound(world):
             return False
         current = next((version for version in promoted_versions(world.config) if version.is_current), None)
         wanted = {(shard.shard_id, shard.sha256) for shard in planned}
