@@ -283,6 +283,7 @@ class CampaignMachine(RuleBasedStateMachine):
         )
         self.world.instance.add_backfill(backfill)
         self.backfilling = True
+        self.outside_steps += 1  # each backfill is a wish of the operator
         return backfill
 
     # What must hold
