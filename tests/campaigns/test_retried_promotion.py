@@ -40,7 +40,7 @@ def test_the_folders_of_the_first_promotion_are_flushed_before_its_version_appea
 
     def noting(handle: int) -> None:
         fsync(handle)
-        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        path = Path(f"/proc/self/fd/{handle}").readlink()
         if path.is_dir():
             flushed.append((str(path), {entry.name for entry in path.iterdir()}))
 
