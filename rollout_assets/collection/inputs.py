@@ -31,6 +31,10 @@ from rollout_assets.rollouts.remote.messages import AgentRef, RolloutRequest
 _PROBLEMS_SHOWN = 50
 
 
+Root = tuple[str | int | None, str | int]
+"""A source row and a target, as a request names them."""
+
+
 @dataclass(frozen=True)
 class NumberedRequest:
     """A request with its agent and both indices, and the input line it came from."""
@@ -44,6 +48,10 @@ def numbered_requests(config: RolloutCollectionConfig) -> Iterator[NumberedReque
     lines = InputLines(config)
     lines.check()
     return lines.expanded()
+
+
+def _root_of(request: RolloutRequest) -> Root:
+    return request.sample_key if request.sample_key is not None else request.source_row, request.target
 
 
 def request_key(request: RolloutRequest) -> RolloutId:
@@ -87,6 +95,7 @@ class InputLines:
         self._own_tasks: set[int] = set()
         self._has_own_rollouts = False
         self._agents: set[str] = set()
+        self._stored: dict[tuple[Root, str | None], int] = {}
 
     def check(self) -> None:
         """Read every line and report everything that is wrong, with file and line."""
@@ -97,6 +106,7 @@ class InputLines:
                 request = self._request(line)
                 self._repeats(request)
                 self._note(request)
+                self._refuse_second_in_store(number, request)
             except ValidationError as error:
                 found += [(number, str(problem)) for problem in validation_problems(error, RolloutRequest)]
             except ValueError as error:
@@ -113,11 +123,11 @@ class InputLines:
     def expanded(self) -> Iterator[NumberedRequest]:
         """Requests with agent, indices, parameters and seed; a line's repeats follow each other."""
         free_tasks = (task for task in count() if task not in self._own_tasks)
-        tasks: defaultdict[tuple[str | int | None, str | int], int] = defaultdict(lambda: next(free_tasks))
+        tasks: defaultdict[Root, int] = defaultdict(lambda: next(free_tasks))
         rollouts: Counter[tuple[int, str | None]] = Counter()
         for number, line in self._lines():
             request = self._request(line)
-            root = (request.sample_key if request.sample_key is not None else request.source_row, request.target)
+            root = _root_of(request)
             task = tasks[root] if request.task_index is None else request.task_index
             for _ in range(self._repeats(request)):
                 counted = task, request.agent_name
@@ -135,6 +145,16 @@ class InputLines:
             self._own_tasks.add(request.task_index)
         if request.agent_name is not None:
             self._agents.add(request.agent_name)
+
+    def _refuse_second_in_store(self, number: int, request: RolloutRequest) -> None:
+        """Raise ``ValueError`` for a second rollout of a root and recipe: a store holds one, whatever its seed."""
+        if self._config.store_dir is not None:
+            first = self._stored.setdefault((_root_of(request), request.agent_name), number)
+            if first != number:
+                raise ValueError(
+                    f"is of the same root and recipe as line {first}, and a store holds one rollout of them; "
+                    f"leave one of the two out, or store_dir"
+                )
 
     def _refuse_unknown_agents(self) -> None:
         """Raise if ``num_repeats`` names an agent that no line has; lines beyond the limit count."""

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rollout_assets.collection import RolloutCollectionConfig, collect_rollouts
-from rollout_assets.errors import CollectionError, ConfigError, RecordRefused, StoreExists
+from rollout_assets.errors import CollectionError, ConfigError, InputsRefused, RecordRefused, StoreExists
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from tests.collection.test_collector import lines_of
 from tests.support.refusals import refused
@@ -86,3 +86,20 @@ def test_two_splits_do_not_fit_into_one_store_and_nothing_is_lost(tmp_path, stor
         stored(tiny_rows)
     assert not (tmp_path / "out.zarr").exists() and not (tmp_path / ".partial-out.zarr").exists()
     assert len(list((tmp_path / "out_records").rglob("*.record"))) == len(lines_of(tmp_path / "out.jsonl")) == 15
+
+
+@pytest.mark.parametrize("changes", [{"seed": 7}, {"params": {"horizon": 1}}, {}])
+def test_a_root_that_comes_twice_is_refused_before_anything_runs(tmp_path, tiny_campaign, tiny_train_rows, changes):
+    lines = [json.loads(line) for line in tiny_train_rows.read_text().splitlines()[:2]]
+    requests = tmp_path / "rows.jsonl"
+    repeated = {name: value for name, value in lines[0].items() if name != "_task_index"} | changes
+    requests.write_text("".join(json.dumps(line) + "\n" for line in (*lines, repeated)))
+    config = RolloutCollectionConfig(
+        input_jsonl_fpath=requests,
+        output_jsonl_fpath=tmp_path / "out.jsonl",
+        campaign=str(tiny_campaign),
+        store_dir=tmp_path / "out.zarr",
+    )
+    with refused(InputsRefused, f"{requests}:3", "line 1"):
+        collect_rollouts(config)
+    assert list(tmp_path.glob("out*")) == []
