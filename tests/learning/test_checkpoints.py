@@ -204,7 +204,7 @@ def test_other_tensors_are_refused_by_name(checkpoint: Path) -> None:
     ("changes", "name"),
     [
         ({"observation_layout": "f" * 64}, "layout ffffffffffff"),
-        ({"observation_arrays": ["points"]}, "points"),
+        ({"observation_arrays": ["points"]}, "candidate_mask"),
         ({"observation": {"points": 0}}, "observation.points"),
         ({"format_version": 2}, "version 2"),
         ({"kind": "other"}, "kind 'other'"),

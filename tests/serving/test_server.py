@@ -169,7 +169,7 @@ def test_malformed_batches_name_the_row(client):
     assert error(client.post("/run_rollouts", json={"rows": rows}))["field"] == "rows[1].source_row"
     for second in ({}, {"_rowidx": 0}):
         answer = client.post("/run_rollouts", json={"rows": [rows[0], {"source_row": 0} | second]})
-        assert answer.status_code == 422 and error(answer)["field"] == "rows[1]._rowidx"
+        assert answer.status_code == 422 and "rows[1]._rowidx" in error(answer)["message"]
     assert error(client.post("/run_rollouts", json={"rows": []}))["field"] == "rows"
     for junk in (b"", b"{", b"\xff\xfe", b"[" * 100_000, b"null"):
         assert client.post("/run_rollouts", content=junk).status_code == 422
