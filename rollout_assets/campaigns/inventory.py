@@ -31,6 +31,7 @@ from rollout_assets.campaigns.objects.storage import storage_at
 from rollout_assets.files import (
     SizeAndDigest,
     file_sha256,
+    make_folder,
     now_utc,
     publish_bytes,
     publish_json,
@@ -174,7 +175,7 @@ class StagedDigests:
 def write_inventory(layout: CampaignLayout, version: str, inventory: VersionInventory) -> None:
     """Put an inventory beside the versions; before its version appears, so that no version is without one."""
     path = layout.inventory(version)
-    path.parent.mkdir(exist_ok=True)
+    make_folder(path.parent)
     publish_bytes(path, inventory.model_dump_json().encode() + b"\n")
 
 

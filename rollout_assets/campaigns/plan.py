@@ -39,7 +39,7 @@ from rollout_assets.campaigns.requested_targets import targets_without_row
 from rollout_assets.config import CampaignConfig
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import CampaignError, ShardDrift
-from rollout_assets.files import file_lock, publish_bytes, time_name
+from rollout_assets.files import file_lock, make_folder, publish_bytes, time_name
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.mesh_digests import MeshDigests
 from rollout_assets.sources.vin_store import VinOfflineStore
@@ -154,7 +154,7 @@ def _plan_once(config: CampaignConfig, layout: CampaignLayout, store: VinOffline
         claim_output_dir(config)
         replaced = None
         if not after.startswith(before):
-            layout.replaced_plans.mkdir(parents=True, exist_ok=True)
+            make_folder(layout.replaced_plans)
             replaced = layout.replaced_plans / f"plan.{time_name()}.jsonl"
             publish_bytes(replaced, before)
         if after != before:

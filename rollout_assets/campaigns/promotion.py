@@ -60,6 +60,7 @@ from rollout_assets.files import (
     SizeAndDigest,
     file_lock,
     link_tree,
+    make_folder,
     remove_path,
     rename_path,
     sync_tree,
@@ -245,7 +246,7 @@ class _Promotion:
     ) -> tuple[PromotedVersion, tuple[PromotedSplit, ...]]:
         """Build a version beside the others and let it appear; readers do not get it yet."""
         self.layout.staging.mkdir(parents=True, exist_ok=True)
-        self.layout.versions.mkdir(exist_ok=True)
+        make_folder(self.layout.versions)
         staged = self.layout.new_attempt(PROMOTION_LOCK)
         final = self.layout.versions / self.name
         try:
@@ -320,7 +321,8 @@ class _Promotion:
         """Copy the files of an earlier child from object storage, if it lies there."""
         inventory = read_inventory(self.layout, version.name) if version.url is not None else None
         if inventory is not None:
-            fetch_version(self.layout, version.name, tuple(inventory.of_split(split)))
+            files = {path: (file.bytes, file.sha256) for path, file in inventory.of_split(split).items()}
+            fetch_version(self.layout, version.name, files)
 
     def _grow(self, child: Path, shards: Sequence[FinishedShard], shared: int, version: PromotedVersion) -> bool:
         """Make a child from an earlier one; False, with nothing left, if that one is damaged or cannot be linked to."""
