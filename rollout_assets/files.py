@@ -25,7 +25,7 @@ from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollout_assets.errors import ConfigError, NotRegularFile, RolloutAssetsError, ShardBusy
 from rollout_assets.parsing import open_regular
@@ -169,6 +169,21 @@ class TreeSeal:
     files: int
     bytes: int
     sha256: str
+
+
+class FileStamp(NamedTuple):
+    """What changes when a file is replaced or written to; nobody can set the time of the change of status back."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileStamp:
+        """The stamp of a file as it is now."""
+        status = path.stat()
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 SizeAndDigest = tuple[int, str]

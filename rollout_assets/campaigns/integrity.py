@@ -144,8 +144,7 @@ def open_shard(config: CampaignConfig, shard_id: str) -> RolloutZarrStoreReader 
     """The store of a shard; None when all its rows were skipped."""
     layout = CampaignLayout.of(config)
     store_dir = layout.shard(shard_id) / STORE_NAME
-    if not store_dir.is_dir():
-        fetch_planned_shard(layout, shard_id)
+    fetch_planned_shard(layout, shard_id)
     return _opened(store_dir, stamp_tree(store_dir)) if store_dir.is_dir() else None
 
 

@@ -37,7 +37,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from rollout_assets.config import CampaignConfig
-from rollout_assets.files import publish_json, remove_path, rename_path, time_name, tree_status
+from rollout_assets.files import make_folder, publish_json, remove_path, rename_path, time_name, tree_status
 from rollout_assets.locations.url import Location, ObjectUrl
 
 ROLLOUT_SHARD_OWNER_FILENAME = "_owner.json"
@@ -246,7 +246,7 @@ class CampaignLayout:
 
     def move_aside(self, path: Path, reason: str) -> SetAside:
         """Move a directory out of the way, whole, with a note beside it; nothing is deleted."""
-        self.set_aside_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(self.set_aside_dir)
         name = path.name if path.parent == self.staging else f"{path.name}.{time_name()}"
         target = self.set_aside_dir / name
         publish_json(target.with_name(f"{name}.reason.json"), {"was": path.name, "reason": reason})

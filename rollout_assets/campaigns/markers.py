@@ -33,7 +33,7 @@ from rollout_assets.campaigns.layout import (
 )
 from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.config import canonical_hash
-from rollout_assets.errors import MeshError, NotReadBack, StoreDamaged, StoreError
+from rollout_assets.errors import GeometryError, MeshError, NotReadBack, SourceDamaged, StoreDamaged, StoreError
 from rollout_assets.files import (
     SizeAndDigest,
     file_sha256,
@@ -50,6 +50,9 @@ from rollout_assets.rollouts.zarr_store.chunks.files import HashingFiles
 from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, read_rollout_store_manifest
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.sources.vin_store import VinOfflineStore
+
+_UNREAD = {MeshError.skip_reason, SourceDamaged.skip_reason, GeometryError.skip_reason}
+"""Reasons of rows that may be readable once the source is put right."""
 
 Model = TypeVar("Model", bound=StoredModel)
 
@@ -349,8 +352,10 @@ def staleness(owner: ShardOwner, entry: RolloutShardEntry, store: VinOfflineStor
         return
     if faults := skipped_for_faults(owner):
         yield f"rows were skipped for what may have been a fault of the machine: {'; '.join(faults)}"
-    if store is None or isinstance(store.location, ObjectUrl):
-        return  # objects are never changed in place, and looking at each of them would be thousands of requests
+    if store is None:
+        return
+    if isinstance(store.location, ObjectUrl):
+        entry = _with_unread_rows(entry, owner)
     for scene, version in mesh_versions(entry, store).items():
         if owner.mesh_versions.get(scene) != version:
             missing = version is None and store.meshes.find(scene) is None
@@ -359,6 +364,15 @@ def staleness(owner: ShardOwner, entry: RolloutShardEntry, store: VinOfflineStor
         seal = owner.source_shards.get(name)
         if seal is None or source_files_changed(folder, seal.stamp, seal.sha256):
             yield f"the files of source {name} have changed"
+
+
+def _with_unread_rows(entry: RolloutShardEntry, owner: ShardOwner) -> RolloutShardEntry:
+    """An entry with only the rows that could not be read when its shard was built.
+
+    Other objects of a source are never changed in place, and looking at each would be thousands of requests.
+    """
+    unread = {row.sample_key for row in owner.rows if row.skipped in _UNREAD}
+    return entry.model_copy(update={"rows": tuple(row for row in entry.rows if row.sample_key in unread)})
 
 
 def source_files_changed(folder: Path, stamp: str, sha256: str) -> bool:

@@ -40,7 +40,7 @@ from rollout_assets.campaigns.requested_targets import targets_without_row
 from rollout_assets.config import CampaignConfig
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import CampaignError, ShardBusy, ShardDrift
-from rollout_assets.files import file_lock, publish_bytes, time_name
+from rollout_assets.files import file_lock, make_folder, publish_bytes, time_name
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.mesh_digests import MeshDigests
 from rollout_assets.sources.vin_store import VinOfflineStore
@@ -172,7 +172,7 @@ def _plan_once(config: CampaignConfig, layout: CampaignLayout, store: VinOffline
         record_meshes(layout, scenes, with_mesh, anew=anew)
         replaced = None
         if before is not None and not after.startswith(before):
-            layout.replaced_plans.mkdir(parents=True, exist_ok=True)
+            make_folder(layout.replaced_plans)
             replaced = layout.replaced_plans / f"plan.{time_name()}.jsonl"
             publish_bytes(replaced, before)
         if after != before:

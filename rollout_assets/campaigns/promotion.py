@@ -324,7 +324,8 @@ class _Promotion:
         """Copy the files of an earlier child from object storage, if it lies there."""
         inventory = read_inventory(self.layout, version.name) if version.url is not None else None
         if inventory is not None:
-            fetch_version(self.layout, version.name, tuple(inventory.of_split(split)))
+            files = {path: (file.bytes, file.sha256) for path, file in inventory.of_split(split).items()}
+            fetch_version(self.layout, version.name, files)
 
     def _grow(self, child: Path, shards: Sequence[FinishedShard], shared: int, version: PromotedVersion) -> bool:
         """Make a child from an earlier one; False, with nothing left, if that one is damaged or cannot be linked to."""

@@ -38,7 +38,16 @@ from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.campaigns.reuse import take_over_former
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ShardBusy, ShardFailed, StoreDamaged
-from rollout_assets.files import discard_path, file_lock, is_locked, now_utc, publish_json, rename_path, sync_tree
+from rollout_assets.files import (
+    discard_path,
+    file_lock,
+    is_locked,
+    make_folder,
+    now_utc,
+    publish_json,
+    rename_path,
+    sync_tree,
+)
 from rollout_assets.overlap import Pausing, without_pause
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
@@ -247,7 +256,7 @@ class _Build:
 
     def run(self) -> Pausing[Finished]:
         """Finish the shard, by a build unless there is a finished shard to take over."""
-        self.layout.shards.mkdir(parents=True, exist_ok=True)
+        make_folder(self.layout.shards)
         self.layout.staging.mkdir(parents=True, exist_ok=True)
         staged = self.layout.new_attempt(self.entry.shard_id)
         try:

@@ -21,10 +21,11 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from rollout_assets.errors import MeshError, NotRegularFile, is_fault
+from rollout_assets.files import FileStamp
 from rollout_assets.locations.url import Location
 from rollout_assets.sources import simplification
 from rollout_assets.sources.folder import MeshFolder
-from rollout_assets.sources.mesh_digests import FileStamp, MeshDigests
+from rollout_assets.sources.mesh_digests import MeshDigests
 from rollout_assets.sources.ply import UnusualPly, read_binary_ply
 from rollout_assets.sources.trimesh_files import opened_for_trimesh
 
@@ -211,6 +212,12 @@ class MeshLibrary:
         """Let the next ``known_hash`` of a scene read its mesh."""
         if (path := self.find(scene_id)) is not None:
             self._digests.forget(path)
+
+    def copy_anew(self, scene_id: str) -> None:
+        """Let the next reading of a scene's mesh come from where it lies, and not from a copy on this machine."""
+        for folder in self._folders:
+            for ending in MESH_ENDINGS:
+                folder.copy_anew(mesh_file_name(scene_id, ending))
 
     @property
     def kept_bytes(self) -> int:

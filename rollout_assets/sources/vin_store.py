@@ -92,6 +92,11 @@ class VinOfflineStore:
         """The folder with all files of one shard; ``anew`` compares copies of objects with what is there now."""
         return self._folder.shard(shard, self.version, anew=anew)
 
+    def copy_anew(self, row: IndexRow) -> None:
+        """Let the next reading of a row come from where the store lies, and not from copies on this machine."""
+        self._folder.copy_anew(self._shard(row))
+        self.meshes.copy_anew(row.scene_id)
+
     @property
     def manifest(self) -> layout.Manifest:
         """The manifest as of the last open or refresh."""
