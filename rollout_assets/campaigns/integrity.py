@@ -176,7 +176,7 @@ def _fewer_than_promoted(config: CampaignConfig, owner: ShardOwner) -> Iterator[
     """Source rows of which readers have more rollouts, from this very entry of the plan."""
     try:
         version = current_version(config, refresh=False)
-    except CampaignError:
+    except (CampaignError, StoreDamaged):  # the next promotion heals a damaged version, and compares the rows itself
         return
     promoted = {shard.shard_id: shard for shard in version.record.splits.get(owner.split, ())}.get(owner.shard_id)
     if promoted is None or promoted.entry_sha256 != owner.entry_sha256:

@@ -30,7 +30,7 @@ def test_a_missing_mesh_refuses_its_shard_and_promotes_nothing(made_desk):
             assert ticker.accept(ticker.sensor(look)) == []
         run = runner.run("shard", "shard-000000")
         assert not run.ok
-        assert_names(run.error, scene, mesh.name)
+        assert_names(run.error, "InputMissing", "shard-000000", scene, mesh.parent)
         assert instance.get_latest_materialization_event(rows_key) == recorded, "it refuses before anything is recorded"
         for look in ("tiny_new_snippets", "tiny_promotion"):
             assert ticker.accept(ticker.sensor(look)) == []

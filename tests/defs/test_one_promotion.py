@@ -39,6 +39,8 @@ def test_a_repaired_shard_is_promoted_with_the_next_look(made_desk, ticker):
     assert_names(waits.skip_message, "shard-000001", "tries again after")
 
     ticker.execute(dg.RunRequest(job_name="tiny_shard", partition_key="shard-000001"))
+    assert asked_for(ticker.sensor("tiny_promotion", waits.cursor)) == ["tiny_promote"]
+    made_desk.layout.promoted.unlink()
     (second,) = ticker.sensor("tiny_promotion", waits.cursor).run_requests
     damage(made_desk, "shard-000001")
     ticker.execute(second, fails=True)

@@ -44,7 +44,7 @@ def _description(step: CampaignStep) -> Answer:
     """Ask for checks, report and metrics of the version that readers have, if those recorded last are of another."""
     version = current_name(CampaignLayout.of(step.config))
     described = {records.described_version(step.instance, step.keys.key(name)) for name in READINGS}
-    if described <= {None, version} or _busy(step):
+    if version is None or described <= {None, version} or _busy(step):
         return Answer()
     content = canonical_hash([version, records.last_storage_id(step.instance, step.keys.key(ROLLOUTS_ZARR))])[:16]
     return ask_for(step, DESCRIBE, content, "to try at once, re-execute that run")
