@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 import dagster as dg
-from dagster._core.definitions.partitions.context import partition_loading_context
+from dagster._core.instance.types import CachingDynamicPartitionsLoader
 
 from rollout_assets.campaigns import dataset_writer
 from rollout_assets.campaigns import run as campaign_run
@@ -287,13 +287,10 @@ class SmallWorld:
     def tick(self, sensor: str) -> tuple[list[RunEnd], str]:
         """Evaluate a sensor and do what it asks for, as the daemon does; returns its runs, or else its reason."""
         repository = self.definitions.get_repository_def()
-        known_partitions = partition_loading_context(dynamic_partitions_store=self.instance)
-        with (
-            known_partitions,
-            dg.build_sensor_context(
-                instance=self.instance, cursor=self.cursors.get(sensor), repository_def=repository
-            ) as context,
-        ):
+        cursor = self.cursors.get(sensor)
+        with dg.build_sensor_context(instance=self.instance, cursor=cursor, repository_def=repository) as context:
+            # the daemon's context has this too, because its instance is on a disk
+            vars(context)["caching_dynamic_partitions_loader"] = CachingDynamicPartitionsLoader(self.instance)
             result = repository.get_sensor_def(f"{self.keys.name}_{sensor}").evaluate_tick(context)
         self.cursors[sensor] = result.cursor
         for event in result.asset_events:
