@@ -152,8 +152,8 @@ def link_tree(folder: Path, target: Path) -> None:
 
 
 def remove_path(path: Path) -> None:
-    """Remove a file or a directory, if it is there."""
-    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    """Remove a file, a link or a directory, if it is there."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
 def discard_path(path: Path) -> None:

@@ -55,8 +55,10 @@ def refuse_other_campaign(config: CampaignConfig) -> None:
         _refuse_promoted_by_other(config, layout)
         return
     except ValidationError:
+        where, what = (path, "file") if layout.url is None else (layout.url / path.name, "object")
         raise CampaignError(
-            f"{path}: does not say whose folder this is; if it is that of campaign {config.name!r}, remove the file"
+            f"{where}: does not say whose folder this is; if it is that of campaign {config.name!r}, remove the "
+            f"{what}, then 'rollout-assets campaign plan' writes it again"
         ) from None
     if claim.campaign != config.name:
         raise CampaignError(

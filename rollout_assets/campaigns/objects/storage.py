@@ -24,7 +24,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import ValidationError
 
@@ -41,7 +41,7 @@ CLAIM = "campaign.json"
 POLICY = "policy.json"
 ENTRY_DIGITS = 16
 
-Model = TypeVar("Model", bound=StoredModel)
+Model = TypeVar("Model", "ShardMarker", "VersionPointer")
 
 
 class ShardPack(StoredModel):
@@ -54,6 +54,8 @@ class ShardPack(StoredModel):
 
 class ShardMarker(StoredModel):
     """Says which pack is the finished shard for an entry of the plan; ``owner`` and ``success`` are its two files."""
+
+    remedy: ClassVar = "'rollout-assets campaign run' builds the shard again"
 
     marker_version: Literal["rollout-shard-marker-v1"] = "rollout-shard-marker-v1"
     shard_id: str
@@ -69,6 +71,8 @@ class VersionPointer(StoredModel):
 
     ``generation`` counts moves and ``moved_by`` names each of them, so that no two contents are equal.
     """
+
+    remedy: ClassVar = "'rollout-assets campaign promote' lets readers have the newest version"
 
     pointer_version: Literal["rollout-pointer-v1"] = "rollout-pointer-v1"
     version: str
@@ -147,8 +151,10 @@ def stored_bytes(model: StoredModel) -> bytes:
 
 
 def parse_stored(model: type[Model], data: bytes, where: str) -> Model:
-    """A stored model again; anything else is a ``CampaignError``."""
+    """A stored model again; anything else is a ``CampaignError`` that says how to do without the object."""
     try:
         return model.model_validate_json(data)
     except ValidationError:
-        raise CampaignError(f"{where}: cannot be understood; it was not written by this version") from None
+        raise CampaignError(
+            f"{where}: is not what this version writes; remove the object, then {model.remedy}"
+        ) from None

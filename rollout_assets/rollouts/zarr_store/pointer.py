@@ -36,5 +36,8 @@ def _version(data: bytes, where: str) -> str:
     except (ValueError, KeyError, TypeError):
         version = None
     if not isinstance(version, str) or "/" in version or not version:
-        raise StoreError(f"{where}: does not say which version it is; 'rollout-assets campaign promote' writes it anew")
+        raise StoreError(
+            f"{where}: does not say which version it is; remove the object, then 'rollout-assets campaign promote' "
+            f"writes it again"
+        )
     return version
