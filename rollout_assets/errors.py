@@ -7,6 +7,7 @@
     │   ├── SourceVersionUnknown  a format version that cannot be read; says which can
     │   ├── ImportRefused      scenes of which none can be imported; carries every reason; a DataError
     │   └── SourceRowMissing   a row, key or split that the store does not have
+    ├── NotRegularFile       a pipe, a socket or a device where a file must be; also an OSError
     ├── DataError            what the input's bytes say, whoever reads them: a source row may be skipped for it
     │   ├── MeshError          a scene has no mesh, or its mesh cannot be used
     │   └── GeometryError      an array that is not the pose, box, camera or point it claims to be
@@ -15,6 +16,7 @@
     │   │   └── DeviceMemoryError  the device has no memory left for a batch
     │   ├── WorkerDied         a worker process was killed or crashed; names its task
     │   ├── ReadingsDiffer     the same bytes were read twice and said two things
+    │   ├── InputMissing       an input that a shard was planned or built with is not there; a CampaignError
     │   └── ShardFailed        a shard could not be built; nothing partial of it is visible; a CampaignError
     ├── ObjectStorageError   object storage that cannot be used: no bucket, no permission, conditions ignored
     │   └── ObjectStorageUnavailable  it did not answer, also not when asked again; a MachineFault
@@ -29,6 +31,7 @@
     │   └── AnswerRefused      it answered something that cannot be used
     ├── CampaignError        a campaign's plan, shards or promoted store
     │   ├── ShardDrift         config or source rows are not those that a shard was planned for
+    │   ├── FewerRecords       a shard would replace a finished one that has more records
     │   ├── ShardBusy          another process holds the lock
     │   ├── PointerMoved       somebody else moved readers meanwhile
     │   └── PromotionRefused   shards that cannot become a promoted store; carries every reason
@@ -127,6 +130,10 @@ class DataError(RolloutAssetsError):
     """
 
     skip_reason: ClassVar[str]
+
+
+class NotRegularFile(RolloutAssetsError, OSError):
+    """A pipe, a socket or a device where a file must be: reading it may never end. It is not opened again."""
 
 
 class MachineFault(RolloutAssetsError):
@@ -244,6 +251,14 @@ class ShardDrift(CampaignError):
     """Config or source rows are not those that a shard was planned for."""
 
 
+class InputMissing(CampaignError, MachineFault):
+    """An input that a shard was planned or built with is not there: a disk that is not mounted, a file that is lost."""
+
+
+class FewerRecords(CampaignError):
+    """A new shard with fewer records than the finished one that it would replace."""
+
+
 class ShardBusy(CampaignError):
     """Another process holds what this one needs; it is released however that process ends."""
 
@@ -349,12 +364,17 @@ def may_pass(error: BaseException | None) -> bool:
     return not isinstance(error, RolloutAssetsError) or isinstance(error, _TRYING_AGAIN_HELPS)
 
 
+def passes_soon(error: BaseException | None) -> bool:
+    """Whether the same may succeed seconds later: no disk is mounted and no file restored that fast."""
+    return may_pass(error) and not isinstance(error, InputMissing)
+
+
 def is_fault(error: BaseException) -> bool:
     """Whether the system refused a read, memory or a thread, so that an exception says nothing about the data.
 
     A decoder may raise anything on damaged bytes, so whoever takes its exceptions for damage asks here first.
     """
-    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | NotRegularFile):
         return False
     refused = isinstance(error, OSError | MemoryError | MachineFault) or _NO_THREAD in str(error)
     return refused or any(is_fault(other) for other in (error.__cause__, error.__context__) if other is not None)

@@ -25,9 +25,10 @@ from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from rollout_assets.errors import ConfigError, RolloutAssetsError, ShardBusy
+from rollout_assets.errors import ConfigError, NotRegularFile, RolloutAssetsError, ShardBusy
+from rollout_assets.parsing import open_regular
 
 _HASH_THREADS = 2
 _POLL_S = 0.05
@@ -116,6 +117,31 @@ def rename_path(path: Path, target: Path) -> None:
         sync_path(path.parent)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing; its name lasts when this returns.
+
+    The name of one that is there is flushed too: the process that made it may have ended before it did so.
+    """
+    missing = [folder]
+    while not missing[-1].parent.is_dir():
+        missing.append(missing[-1].parent)
+    for place in reversed(missing):
+        place.mkdir(exist_ok=True)
+        with suppress(PermissionError):  # a folder that may be entered but not read, and whose names are not ours
+            sync_path(place.parent)
+
+
+def append_bytes(path: Path, content: bytes) -> int:
+    """Add to the end of a file, or make it; the bytes last when this returns, which is the file's length then."""
+    with naming(path), path.open("ab") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+        size = stream.tell()
+    sync_path(path.parent)
+    return size
+
+
 def link_tree(folder: Path, target: Path) -> None:
     """Make ``target`` a second directory of the same files by hard links; neither may be written again."""
     for place, _, names in os.walk(folder):
@@ -143,6 +169,21 @@ class TreeSeal:
     files: int
     bytes: int
     sha256: str
+
+
+class FileStamp(NamedTuple):
+    """What changes when a file is replaced or written to; nobody can set the time of the change of status back."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileStamp:
+        """The stamp of a file as it is now."""
+        status = path.stat()
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 SizeAndDigest = tuple[int, str]
@@ -200,7 +241,7 @@ def tree_folders(folder: Path) -> set[str]:
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, of any number."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -312,11 +353,13 @@ def _sizes_and_digests(folder: Path, paths: Sequence[str]) -> list[tuple[str, Si
     facts = []
     for path in paths:
         try:
-            with (folder / path).open("rb") as stream:
+            with open_regular(folder / path) as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
                 facts.append((path, (stream.tell(), digest)))
         except IsADirectoryError:  # a link to a folder: its target is its content
             facts.append((path, (0, hashlib.sha256(bytes((folder / path).readlink())).hexdigest())))
+        except NotRegularFile:
+            facts.append((path, (0, "")))  # no file has this digest
     return facts
 
 

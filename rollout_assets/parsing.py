@@ -6,14 +6,17 @@ errors that nobody expects, or by waiting for ever.
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 import stat
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rollout_assets.errors import ConfigError
+from rollout_assets.errors import ConfigError, NotRegularFile
 
 LONGEST_PATH = 4_096
 """Characters of the longest path that the system takes."""
@@ -69,11 +72,40 @@ def read_toml_file(path: Path, example: str | None = None) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
+def open_regular(path: str | Path) -> io.BufferedReader:
+    """Open a file of others for reading. Links are followed, but only to a regular file.
+
+    What is opened is looked at, not its name, so that nothing can take its place in between. A pipe, a socket or a
+    device is ``NotRegularFile``; a folder is ``IsADirectoryError``.
+    """
+    return open(path, "rb", opener=_open_regular)
+
+
+def read_regular(path: str | Path) -> bytes:
+    """The bytes of a regular file."""
+    with open(path, "rb", buffering=0, opener=_open_regular) as stream:
+        return stream.readall()
+
+
+def _open_regular(path: str, flags: int) -> int:
+    try:
+        handle = os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer would wait for one
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise NotRegularFile(f"{path}: is a socket or a device, not a regular file") from None
+        raise
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # open refuses folders itself
+        return handle
+    os.close(handle)
+    raise NotRegularFile(f"{path}: is {_kind(mode)}, not a regular file")
+
+
 def read_text_file(path: Path) -> str:
     """The text of a file in UTF-8; a folder, a pipe or a device is refused, because reading it may never end."""
     refuse_special_file(path)
     try:
-        return path.read_text("utf-8")
+        return read_regular(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not text in UTF-8: {error.reason} at byte {error.start:,}") from None
     except OSError as error:
@@ -89,9 +121,12 @@ def refuse_special_file(path: Path) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not stat.S_ISREG(mode):
-        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-        kind = kinds.get(stat.S_IFMT(mode), "a device")
-        raise ConfigError(f"{path}: is {kind}; give a regular file")
+        raise ConfigError(f"{path}: is {_kind(mode)}; give a regular file")
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
 
 
 def refuse_long_pattern(pattern: str) -> None:

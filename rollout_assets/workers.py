@@ -86,6 +86,22 @@ def run_in_new_process(work: Callable[..., Result], *arguments: object) -> Resul
         pool.stop()
 
 
+@contextmanager
+def beside(work: Callable[..., object], *arguments: object) -> Iterator[None]:
+    """Call a function of a module in a fresh process meanwhile, and wait for it at the end of the block.
+
+    For what is of use but not needed: a failure or death of the process is passed over. A block that fails ends it.
+    """
+    pool: _Pool[tuple[object, ...], object] = _Pool(partial(_caller, work), 1, _raise, SILENT)
+    worker = pool.begin(work.__name__, arguments)
+    try:
+        yield
+        with suppress(Exception):
+            list(pool.receive(worker))
+    finally:
+        pool.stop()
+
+
 def _caller(work: Callable[..., Result]) -> RunTask[tuple[object, ...], Result]:
     return lambda arguments, _progress: work(*arguments)
 
@@ -126,7 +142,14 @@ class _Pool(Generic[Task, Result]):
                     self._assign(worker, *waiting.popleft())
             ready = wait([worker.pipe for worker in self._alive])
             for worker in [worker for worker in self._alive if worker.pipe in ready]:
-                yield from self._receive(worker)
+                yield from self.receive(worker)
+
+    def begin(self, name: str, task: Task) -> _Worker:
+        """Start a worker on a task."""
+        worker = self._start()
+        self._alive.append(worker)
+        self._assign(worker, name, task)
+        return worker
 
     def stop(self) -> None:
         """End all workers; one that has a task is interrupted and may clean up."""
@@ -153,10 +176,10 @@ class _Pool(Generic[Task, Result]):
 
     def _assign(self, worker: _Worker, name: str, task: Task) -> None:
         worker.task = name
-        with suppress(BrokenPipeError):  # the worker has died, which the next ``_receive`` reports
+        with suppress(BrokenPipeError):  # the worker has died, which the next ``receive`` reports
             worker.pipe.send(task)
 
-    def _receive(self, worker: _Worker) -> Iterator[tuple[str, Result]]:
+    def receive(self, worker: _Worker) -> Iterator[tuple[str, Result]]:
         """The next message of a worker: progress, the end of its task, or its death."""
         assert worker.task is not None
         try:

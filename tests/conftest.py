@@ -1,5 +1,6 @@
 """Shared by all tests: reproducible hypothesis runs that leave no files, and one small source store per session."""
 
+import gc
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,26 +15,6 @@ from tests.support.built_once import built_once
 settings.register_profile("repository", database=None, derandomize=True, deadline=None)
 settings.load_profile("repository")
 
-QUICK = (
-    *(
-        "test_config.py",
-        "test_files.py",
-        "test_randomness.py",
-        "front/test_docs.py",
-        "candidates",
-        "geometry",
-        "metrics",
-    ),
-    *("targets", "oracle/test_fusion.py", "oracle/test_raycast.py", "oracle/test_scene.py", "oracle/test_scorer.py"),
-    *("oracle/test_surface_error.py", "sources/test_meshes.py", "sources/test_layout.py", "synthetic/test_snippets.py"),
-    *("rollouts/test_engine.py", "rollouts/test_policies.py", "rollouts/remote", "campaigns/test_plan.py"),
-    *("rollouts/zarr_store/test_store_schema.py", "rollouts/zarr_store/test_store_round_trip.py"),
-    *("rollouts/zarr_store/test_store_row_chunks.py", "rollouts/zarr_store/test_store_training_view.py"),
-    *("inspection/test_tables.py", "inspection/test_suspicious.py", "inspection/test_explain.py"),
-    *("collection/test_inputs.py", "collection/test_aggregation.py", "serving/test_request_log.py"),
-)
-"""Files and folders of tests that are marked quick: every room, and nothing that starts campaigns or processes."""
-
 SMALL_STORE = {
     "scenes": 2,
     "snippets_per_scene": 2,
@@ -46,12 +27,27 @@ SMALL_STORE = {
 """How ``small_store`` is drawn."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        path = item.path.relative_to(here)
-        if any(path.is_relative_to(quick) for quick in QUICK) and item.get_closest_marker("slow") is None:
-            item.add_marker("quick")
+OTHER_RUNS = ("ci", "slow", "cluster", "gpu")
+"""Marks of tests that the default run and ``-m quick`` leave out."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let ``-m quick`` mean the quick tests of the default run."""
+    if config.option.markexpr == "quick":
+        config.option.markexpr = " and not ".join(("quick", *OTHER_RUNS))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import the other test modules for ``-m quick``, which takes longer than its tests."""
+    quick_only = config.option.markexpr.startswith("quick and not")
+    is_other = collection_path.name.startswith("test_") and "mark.quick" not in collection_path.read_text()
+    return True if quick_only and is_other else None
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what the imports made from garbage collection, which would go through all of it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

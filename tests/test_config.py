@@ -27,6 +27,8 @@ from rollout_assets.serving.server.options import ServerOptions
 from rollout_assets.synthetic.config import SyntheticConfig
 from tests.support.refusals import assert_names, refused
 
+pytestmark = pytest.mark.quick
+
 DEMO_HASHES = {
     "candidate": "ac7d01e140a4547c1713488efef758e362f1942d2499ac949ca4e0446012da75",
     "oracle": "d9f4287f310a57f9788a8679a9168049577ba1635a38180e83d4576f377b89c4",

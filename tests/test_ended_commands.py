@@ -123,20 +123,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
 
 
-QUICK = ((source_build, signal.SIGTERM), (campaign_run, signal.SIGKILL))
-"""One command for each ending in the default run."""
-
-
-def marks_of(make: Callable[[Path, Path], Command], quick: bool) -> list[pytest.MarkDecorator]:
-    if quick:
-        return []
+def marks_of(make: Callable[[Path, Path], Command]) -> list[pytest.MarkDecorator]:
+    """``tests/test_workers.py`` holds the same of the pool in every run."""
     return [pytest.mark.ci if make in (campaign_run, source_build) else pytest.mark.slow]
 
 
 ENDINGS = [
-    pytest.param(make, ending, marks=marks_of(make, (make, ending) in QUICK))
-    for make in COMMANDS
-    for ending in (signal.SIGTERM, signal.SIGKILL)
+    pytest.param(make, ending, marks=marks_of(make)) for make in COMMANDS for ending in (signal.SIGTERM, signal.SIGKILL)
 ]
 
 
@@ -154,7 +147,7 @@ def test_children_end_with_their_command_and_free_their_locks(
     command.then()
 
 
-KILLED = [pytest.param(make, marks=marks_of(make, make is campaign_run)) for make in COMMANDS if make is not collect]
+KILLED = [pytest.param(make, marks=marks_of(make)) for make in COMMANDS if make is not collect]
 
 
 @pytest.mark.parametrize("make", KILLED)

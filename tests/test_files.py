@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from rollout_assets.files import (
+    append_bytes,
     file_sha256,
     link_tree,
+    make_folder,
     publish_bytes,
     publishing,
     replace_bytes,
@@ -19,7 +21,10 @@ from rollout_assets.files import (
 )
 from rollout_assets.rollouts.zarr_store.chunks.files import HashingFiles
 from tests.full_disk import full_after
+from tests.support.power_loss import Recording
 from tests.support.refusals import refused
+
+pytestmark = pytest.mark.quick
 
 
 @pytest.fixture
@@ -77,3 +82,29 @@ def test_an_error_about_reading_does_not_get_the_written_path(tmp_path: Path) ->
     with pytest.raises(OSError) as caught, publishing(tmp_path / "out"):
         raise OSError(errno.EIO, "a read failed")
     assert caught.value.filename is None
+
+
+def test_a_published_file_survives_any_power_loss_and_a_renamed_one_does_not(tmp_path):
+    """Shows as well that the enumeration of power losses finds what is not flushed."""
+
+    def left(write):
+        """What the file may hold at any time, and what when all is done; None if it may not be there."""
+        disk = tmp_path / write.__name__
+        with Recording(disk) as recording:
+            write(disk / "file", b"old")
+            write(disk / "file", b"new")
+        found = [(state.files.get("file", (None, 0))[0], state.returned) for state in recording.states]
+        return {data for data, _ in found}, {data for data, returned in found if returned}
+
+    assert left(publish_bytes) == ({None, b"old", b"new"}, {b"new"})
+    anything = {None, b"", b"\0\0\0", b"old", b"new"}
+    assert left(replace_bytes) == (anything, anything)
+
+
+def test_a_folder_and_an_added_line_last(tmp_path):
+    with Recording(tmp_path / "disk") as recording:
+        make_folder(tmp_path / "disk" / "a" / "b")
+        assert append_bytes(tmp_path / "disk" / "a" / "b" / "lines", b"one\n") == 4
+        assert append_bytes(tmp_path / "disk" / "a" / "b" / "lines", b"two\n") == 8
+    finished = [state.files["a/b/lines"][0] for state in recording.states if state.returned]
+    assert finished == [b"one\ntwo\n"]

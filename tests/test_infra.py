@@ -74,3 +74,25 @@ def test_ci_runs_the_shipped_campaign_with_a_junit_file_and_then_the_tests(tmp_p
     assert list(home.iterdir()) == []
     ignored = subprocess.run(["git", "check-ignore", "-q", "dagster_home/ci/junit.xml"], cwd=ROOT)
     assert ignored.returncode == 0
+
+
+def test_the_demo_lets_its_processes_keep_bytecode(tmp_path):
+    stubs = {
+        "infra/demo": (ROOT / "infra" / "demo").read_text(),
+        "infra/setup": (ROOT / "infra" / "setup").read_text(),
+        "infra/constraints.txt": "torch==1\nother==2  # demo\n",
+        "pyproject.toml": "",
+        ".venv/bin/python": f'#!/bin/sh\necho "$@" >> "{tmp_path}/log"\necho 3.11\n',
+        ".venv/bin/rollout-assets": '#!/bin/sh\necho "$@: ${PYTHONDONTWRITEBYTECODE-kept}"\n',
+    }
+    for name, text in stubs.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    for _ in range(2):
+        done = subprocess.run([tmp_path / "infra/demo", "--json"], capture_output=True, text=True, env=environment)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "demo --json: kept"), done.stderr
+    imported = [line for line in (tmp_path / "log").read_text().splitlines() if "importlib" in line]
+    assert sorted(line.rpartition("] ")[2].split()[0] for line in imported) == ["dagster"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rollout_assets.randomness import key_digest, rng_for
 from tests.support.refusals import refused
+
+pytestmark = pytest.mark.quick
 
 
 def test_known_draws_do_not_change() -> None:

@@ -17,8 +17,6 @@ import pytest
 import rollout_assets
 
 PACKAGE = Path(rollout_assets.__file__).parent
-MOST_FILES = 24
-MOST_LINES = 420
 
 ROOMS = (
     *("errors", "exports", "interruption", "overlap", "parsing", "progress", "files", "workers", "locations", "config"),
@@ -173,14 +171,6 @@ def test_these_tests_can_fail(tmp_path, text, hidden, ending):
     graph = import_graph(tmp_path)
     assert set(cycle_in(graph)) == {"errors", "files"}, hidden
     assert list(upward_imports(graph)) == ["errors imports files"], hidden
-
-
-def test_rooms_stay_small_enough_to_read():
-    folders = [PACKAGE, *(path for path in PACKAGE.rglob("*") if path.is_dir() and path.name != "__pycache__")]
-    sizes = {str(folder): len(list(folder.glob("*.py"))) for folder in folders}
-    assert {folder: size for folder, size in sizes.items() if size > MOST_FILES} == {}
-    lengths = {name_of(path): len(path.read_text().splitlines()) for path in sources() if path.suffix == ".py"}
-    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from rollout_assets.errors import SourceDamaged, WorkerDied
 from rollout_assets.files import file_lock, is_locked
 from rollout_assets.progress import ProgressEvent, ProgressSink
-from rollout_assets.workers import _interrupts_held_back, run_in_new_process, run_tasks
+from rollout_assets.workers import _interrupts_held_back, beside, run_in_new_process, run_tasks
 from tests.support.refusals import refused
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -164,3 +164,18 @@ def ignored_signals() -> Callable[[int, ProgressSink], bool]:
         return True
 
     return run
+
+
+def touch(path: Path) -> None:
+    path.touch()
+
+
+def test_work_beside_a_block_is_done_at_its_end_and_its_failure_passed_over(tmp_path):
+    with beside(touch, tmp_path / "made"), beside(touch, tmp_path / "nowhere" / "made"):
+        pass
+    assert (tmp_path / "made").exists()
+
+
+def test_work_beside_a_block_that_fails_is_ended(tmp_path):
+    with pytest.raises(SourceDamaged), beside(time.sleep, LONG_S):
+        raise SourceDamaged("a", "b")

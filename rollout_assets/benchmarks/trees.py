@@ -7,16 +7,18 @@ the mean of its state, because trees that are told plain gains mostly learn whic
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
 from rollout_assets.config.observation import ObservationConfig
 from rollout_assets.geometry.poses import Float64
 from rollout_assets.observations.observation import MOTION_COLUMNS, Arrays, Observations
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import HistGradientBoostingRegressor
 
 FEATURES = (
     *("x_m", "y_m", "z_m", "distance_m", "elevation_sine", "angular_size", "gaze_cosine", "turn_from_root_cosine"),
@@ -52,6 +54,8 @@ def fit_trees(
     features: NDArray[Any], centred_gain: NDArray[Any], observation: ObservationConfig, seed: int = 0
 ) -> TreePolicy:
     """Trees for features (n, 22) of labelled views and their gains (n,), less their state's mean."""
+    from sklearn.ensemble import HistGradientBoostingRegressor  # takes a second to import
+
     model = HistGradientBoostingRegressor(
         max_iter=300,
         learning_rate=0.05,

@@ -11,7 +11,8 @@ INTEGRITY_CHECKS = {
     SCHEMA_AND_LINKAGE: "The store validator: every array as the schema says, every id linked, every rule kept.",
     CONTENT_DIGESTS: "Every byte of every file, and the content of every array, is what was written.",
     LINEAGE_HASHES: "The config and source hashes in the store are the campaign's and the plan's.",
-    ROWS_ACCOUNTED_FOR: "Every planned source row gave records or was skipped with a reason.",
+    ROWS_ACCOUNTED_FOR: "Every planned source row gave records or was skipped with a reason, and readers have "
+    "no rollout of a row that the shard lacks.",
 }
 """Check -> what it promises. All are errors and stop promotion."""
 

@@ -16,7 +16,7 @@ from rollout_assets.campaigns.objects.publishing import publish_claim
 from rollout_assets.campaigns.objects.working_copy import refresh_plan
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CampaignError
-from rollout_assets.files import now_utc, publish_json
+from rollout_assets.files import make_folder, now_utc, publish_json
 from rollout_assets.parsing import parse_json
 from rollout_assets.rollouts.zarr_store.documents import PROMOTION_ATTRIBUTE, ZARR_JSON
 
@@ -34,6 +34,7 @@ def claim_output_dir(config: CampaignConfig) -> None:
     layout = CampaignLayout.of(config)
     refuse_other_campaign(config)
     if not layout.claim.exists():
+        make_folder(layout.root)
         claim = OutputClaim(campaign=config.name, since_utc=now_utc())
         publish_json(layout.claim, claim.model_dump(mode="json"))
         if not publish_claim(layout, layout.claim.read_bytes()):

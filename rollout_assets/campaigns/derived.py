@@ -1,7 +1,8 @@
-"""Files derived from a promoted store. They are used again while everything that they depend on is the same."""
+"""Files derived from a store or a shard. They are used again while everything that they depend on is the same."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
@@ -14,7 +15,7 @@ import rollout_assets
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.plan import open_source
 from rollout_assets.config import CampaignConfig, canonical_hash
-from rollout_assets.files import file_sha256, publish_json, stamp_tree
+from rollout_assets.files import file_sha256, publish_bytes, publish_json, stamp_tree
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 
@@ -44,6 +45,35 @@ class DerivedFiles(BaseModel):
         made = cls(inputs=inputs, made_at=datetime.now(UTC).isoformat(timespec="seconds"), outputs=digests)
         publish_json(record, made.model_dump(mode="json"))
         return made
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """A result derived from one shard, in a file beside the shards; ``inputs`` is a digest of all it depends on."""
+
+    path: Path
+    inputs: str
+
+    @classmethod
+    def of(cls, config: CampaignConfig, shard_id: str, name: str, **inputs: Any) -> ShardResult:
+        """The result of a name; campaign and code of this package count as inputs, and whatever else is given."""
+        digest = canonical_hash({"campaign": config.model_dump(mode="json"), "code": _code_digest(), **inputs})
+        return cls(CampaignLayout.of(config).shard_results / f"{shard_id}.{name}.json", digest)
+
+    def find(self) -> tuple[bytes, str] | None:
+        """Return the result and when it was made; None unless it is of these very inputs."""
+        found = DerivedFiles.find(self._record, self.inputs)
+        return None if found is None else (self.path.read_bytes(), found.made_at)
+
+    def publish(self, result: bytes) -> None:
+        """Keep a result that was made of these inputs just now."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        publish_bytes(self.path, result)
+        DerivedFiles.publish(self._record, self.inputs, [self.path])
+
+    @property
+    def _record(self) -> Path:
+        return self.path.with_suffix(".derived.json")
 
 
 def derived_record(layout: CampaignLayout, name: str) -> Path:

@@ -2,10 +2,12 @@
 
     <output_dir>/campaign.json                  the campaign that writes here; no other one may
                  plan.jsonl                     one line per shard; grows, never changes
+                 inputs.json                    which scenes had a mesh when their rows were planned
                  plans/                         plans that were replaced, kept as evidence
                  columns/                       plan and markers in columns; they can be removed at any time
                  shards/shard-000003/           a finished shard: rollouts.zarr/, _owner.json, _SUCCESS.json (last)
                         _FAILED.shard-000003.<time>.json
+                 validated/shard-000003.<digest>  that a build has validated a shard with these bytes
                  staging/shard-000003.<time>/   a build under way, or what a dead one left
                  set_aside/                     what could not be used, moved here whole, with a note why
                  versions/v000002/              a promoted store: a Zarr group with one child store per split
@@ -35,7 +37,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from rollout_assets.config import CampaignConfig
-from rollout_assets.files import publish_json, remove_path, rename_path, time_name, tree_status
+from rollout_assets.files import make_folder, publish_json, remove_path, rename_path, time_name, tree_status
 from rollout_assets.locations.url import Location, ObjectUrl
 
 ROLLOUT_SHARD_OWNER_FILENAME = "_owner.json"
@@ -53,6 +55,9 @@ FAILURE_PREFIX = "_FAILED."
 STORE_NAME = "rollouts.zarr"
 """Name of the store inside a shard, and of the promoted store."""
 
+
+VALIDATED = "validated"
+"""Folder with an empty file for every validated content of a shard."""
 
 SILENT_FOR_S = 3_600.0
 """Seconds without a write after which an attempt of another machine is taken for dead."""
@@ -106,6 +111,11 @@ class CampaignLayout:
     def plan(self) -> Path:
         """The current plan."""
         return self.root / "plan.jsonl"
+
+    @property
+    def planned_inputs(self) -> Path:
+        """Which scenes had a mesh when their rows were planned."""
+        return self.root / "inputs.json"
 
     @property
     def plan_columns(self) -> Path:
@@ -209,6 +219,11 @@ class CampaignLayout:
         """Where digests of mesh files are remembered; it can be removed at any time."""
         return self.root / "mesh_digests"
 
+    @property
+    def shard_results(self) -> Path:
+        """Results of the checks of shards, by shard and check; it can be removed at any time."""
+        return self.root / "shard_results"
+
     def shard(self, shard_id: str) -> Path:
         """A finished shard."""
         return self.shards / shard_id
@@ -231,7 +246,7 @@ class CampaignLayout:
 
     def move_aside(self, path: Path, reason: str) -> SetAside:
         """Move a directory out of the way, whole, with a note beside it; nothing is deleted."""
-        self.set_aside_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(self.set_aside_dir)
         name = path.name if path.parent == self.staging else f"{path.name}.{time_name()}"
         target = self.set_aside_dir / name
         publish_json(target.with_name(f"{name}.reason.json"), {"was": path.name, "reason": reason})

@@ -1,7 +1,9 @@
 """The files that make a shard a finished one: its owner file, its success file, and the note that a failure leaves.
 
 ``_owner.json`` says what was built, from what, and seals every byte of the store; ``_SUCCESS.json`` names the owner's
-SHA-256. A shard counts only if both are there and agree with each other, with the store and with the plan.
+SHA-256. A shard counts only if both are there and agree with each other, with the store and with the plan, and if a
+build has validated these very bytes: the name of an empty file in ``validated/``, which no change inside the shard's
+folder reaches, says so.
 """
 
 from __future__ import annotations
@@ -25,16 +27,19 @@ from rollout_assets.campaigns.layout import (
     ROLLOUT_SHARD_SUCCESS_FILENAME,
     STORE_ELSEWHERE_FILENAME,
     STORE_NAME,
+    VALIDATED,
     CampaignLayout,
     StoredModel,
 )
 from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.config import canonical_hash
-from rollout_assets.errors import MeshError, NotReadBack, StoreDamaged, StoreError
+from rollout_assets.errors import GeometryError, MeshError, NotReadBack, SourceDamaged, StoreDamaged, StoreError
 from rollout_assets.files import (
     SizeAndDigest,
     file_sha256,
+    make_folder,
     now_utc,
+    publish_bytes,
     publish_json,
     seal_tree,
     stamp_tree,
@@ -45,6 +50,9 @@ from rollout_assets.rollouts.zarr_store.chunks.files import HashingFiles
 from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, read_rollout_store_manifest
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
 from rollout_assets.sources.vin_store import VinOfflineStore
+
+_UNREAD = {MeshError.skip_reason, SourceDamaged.skip_reason, GeometryError.skip_reason}
+"""Reasons of rows that may be readable once the source is put right."""
 
 Model = TypeVar("Model", bound=StoredModel)
 
@@ -64,6 +72,12 @@ class RowOutcome(StoredModel):
     records: int
     skipped: str | None
     detail: str | None
+
+    @property
+    def why_skipped(self) -> str:
+        """The reason, with its detail if that says more; empty for a row with records."""
+        detail = " ".join((self.detail or "").split())
+        return f"{self.skipped or ''}{f', {detail}' if detail not in ('', self.skipped) else ''}"
 
 
 class SourceShardSeal(StoredModel):
@@ -215,6 +229,21 @@ def validate_and_seal(store_dir: Path) -> SealedStore:
     )
 
 
+def note_validated(root: Path, owner: ShardOwner) -> None:
+    """Record that a build has validated the bytes that an owner seals; before they can be found at their place."""
+    note = validated_note(root, owner)
+    if not note.exists():
+        make_folder(note.parent)
+        publish_bytes(note, b"")
+
+
+def validated_note(root: Path, owner: ShardOwner) -> Path:
+    """The file below a campaign's root that says that these bytes were validated."""
+    files = None if owner.store is None else owner.store.files_sha256
+    version = canonical_hash({"entry": owner.entry_sha256, "files": files})[:16]
+    return root / VALIDATED / f"{owner.shard_id}.{version}"
+
+
 def write_success(shard_dir: Path, shard_id: str) -> None:
     """Declare a shard finished; its owner file must lie there."""
     owner = file_sha256(shard_dir / ROLLOUT_SHARD_OWNER_FILENAME)
@@ -266,6 +295,11 @@ def read_owner(shard_dir: Path, shard_id: str | None = None) -> ShardOwner:
     return owner
 
 
+def staged_owner(folder: Path) -> ShardOwner:
+    """The owner that this process has just written into a staging folder."""
+    return ShardOwner.model_validate_json((folder / ROLLOUT_SHARD_OWNER_FILENAME).read_bytes())
+
+
 def owner_if_finished(shard_dir: Path) -> ShardOwner | None:
     """The owner of a finished shard; None if there is none, or its markers cannot be read."""
     try:
@@ -282,6 +316,8 @@ def damage(
     Files of the store in ``hashed`` were read and hashed before and are not read again.
     """
     store_dir = shard_dir / STORE_NAME
+    if not validated_note(shard_dir.parent.parent, owner).exists():
+        yield "is not what a build has validated"
     extra = sorted(set(os.listdir(shard_dir)) - _FILES_OF_SHARD)  # noqa: PTH208 - a path per name takes longer
     if extra:
         yield f"{', '.join(extra)} does not belong there"
@@ -316,15 +352,27 @@ def staleness(owner: ShardOwner, entry: RolloutShardEntry, store: VinOfflineStor
         return
     if faults := skipped_for_faults(owner):
         yield f"rows were skipped for what may have been a fault of the machine: {'; '.join(faults)}"
-    if store is None or isinstance(store.location, ObjectUrl):
-        return  # objects are never changed in place, and looking at each of them would be thousands of requests
+    if store is None:
+        return
+    if isinstance(store.location, ObjectUrl):
+        entry = _with_unread_rows(entry, owner)
     for scene, version in mesh_versions(entry, store).items():
         if owner.mesh_versions.get(scene) != version:
-            yield f"the mesh of scene {scene} has changed"
+            missing = version is None and store.meshes.find(scene) is None
+            yield f"the mesh of scene {scene} {'is missing' if missing else 'has changed'}"
     for name, folder in source_folders(entry, store).items():
         seal = owner.source_shards.get(name)
         if seal is None or source_files_changed(folder, seal.stamp, seal.sha256):
             yield f"the files of source {name} have changed"
+
+
+def _with_unread_rows(entry: RolloutShardEntry, owner: ShardOwner) -> RolloutShardEntry:
+    """An entry with only the rows that could not be read when its shard was built.
+
+    Other objects of a source are never changed in place, and looking at each would be thousands of requests.
+    """
+    unread = {row.sample_key for row in owner.rows if row.skipped in _UNREAD}
+    return entry.model_copy(update={"rows": tuple(row for row in entry.rows if row.sample_key in unread)})
 
 
 def source_files_changed(folder: Path, stamp: str, sha256: str) -> bool:
@@ -334,11 +382,7 @@ def source_files_changed(folder: Path, stamp: str, sha256: str) -> bool:
 
 def skipped_rows(owner: ShardOwner) -> tuple[str, ...]:
     """The rows without a record, each with the reason in words."""
-    details = {row: " ".join((row.detail or "").split()) for row in owner.rows if row.skipped is not None}
-    return tuple(
-        f"{row.sample_key}: {row.skipped}{f', {detail}' if detail not in ('', row.skipped) else ''}"
-        for row, detail in details.items()
-    )
+    return tuple(f"{row.sample_key}: {row.why_skipped}" for row in owner.rows if row.skipped is not None)
 
 
 def validated_version(entry_sha256: str, content_sha256: str | None) -> str:

@@ -26,6 +26,7 @@ from time import perf_counter
 from typing import Literal
 
 from rollout_assets.campaigns.claim import refuse_other_campaign
+from rollout_assets.campaigns.guards.rows import fewer_rows, refuse_fewer_rows
 from rollout_assets.campaigns.inventory import (
     StagedDigests,
     VersionChecks,
@@ -56,14 +57,7 @@ from rollout_assets.campaigns.versions import (
 )
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import PointerMoved, PromotionRefused, StoreError
-from rollout_assets.files import (
-    SizeAndDigest,
-    file_lock,
-    link_tree,
-    remove_path,
-    rename_path,
-    sync_tree,
-)
+from rollout_assets.files import SizeAndDigest, file_lock, link_tree, make_folder, remove_path, rename_path, sync_tree
 from rollout_assets.locations.url import Location
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
@@ -106,7 +100,8 @@ class PromotionResult:
     """A promoted version; ``splits`` is empty when the shards were promoted already.
 
     ``moved`` says whether readers get another version than before; ``damaged`` names what was found wrong with earlier
-    versions on the way, and was not used. ``sample_seed`` drew what was read of the files that are not new.
+    versions on the way, and was not used. ``sample_seed`` drew what was read of the files that are not new. ``fewer``
+    says of which rows readers have fewer than before, and why.
     """
 
     version: PromotedVersion
@@ -117,6 +112,7 @@ class PromotionResult:
     damaged: tuple[str, ...]
     sample_seed: int
     seconds: float
+    fewer: tuple[str, ...] = ()
 
 
 def promote_rollout_campaign(
@@ -124,6 +120,7 @@ def promote_rollout_campaign(
     *,
     partial: bool = False,
     incremental: bool = True,
+    allow_fewer: bool = False,
     workers: int | None = None,
     sample: ReadSample | None = None,
     invocation: RolloutStoreInvocation | None = None,
@@ -133,7 +130,8 @@ def promote_rollout_campaign(
     """Promote every finished shard and make the result current.
 
     Unfinished shards refuse promotion with their reasons, unless ``partial`` leaves them out; a scene or mesh in two
-    splits always refuses it, and so does the pin of a rollback if readers would be moved. Promoting the same shards
+    splits always refuses it, and so does the pin of a rollback if readers would be moved. So does a split with fewer
+    rows in any table than readers have, with what went and why, unless ``allow_fewer``. Promoting the same shards
     again changes nothing, unless what is there is damaged. More than one of ``workers``, of which the campaign says how
     many if nobody else does, merge shards in fresh processes, and give the same files. ``sample`` says what is read of
     the files that are not new; without it a seed is drawn. ``on_step`` is called at named points, for tests that kill a
@@ -141,7 +139,9 @@ def promote_rollout_campaign(
     """
     count = config.automation.promotion_workers if workers is None else workers
     sample = sample or ReadSample.new()
-    promote = partial_function(_promote, config, partial, incremental, count, sample, invocation, on_step, progress)
+    promote = partial_function(
+        _promote, config, partial, incremental, allow_fewer, count, sample, invocation, on_step, progress
+    )
     for _ in range(_TRIES - 1):
         with suppress(PointerMoved):  # by another machine: look again at what is there now
             return promote()
@@ -152,6 +152,7 @@ def _promote(
     config: CampaignConfig,
     partial: bool,
     incremental: bool,
+    allow_fewer: bool,
     workers: int,
     sample: ReadSample,
     invocation: RolloutStoreInvocation | None,
@@ -178,8 +179,10 @@ def _promote(
         version = _sound_version(versions, record, checks)
         splits: tuple[PromotedSplit, ...] = ()
         moved = version is None or not version.is_current
+        fewer = fewer_rows(layout, record, on_disk, left_out) if moved else ()
         if moved:
             _refuse_pinned(layout, checks)
+            refuse_fewer_rows(layout, fewer, allow=allow_fewer)
         if version is None:
             name = reserved_version_name(layout)
             digests = StagedDigests(layout)
@@ -193,8 +196,9 @@ def _promote(
             make_current(layout, version.name, on_step, before)
             forget_bytes(layout, version.name)
     current = replace(version, is_current=True)
+    seconds = perf_counter() - began
     return PromotionResult(
-        current, layout.store_location, splits, left_out, moved, checks.damaged, sample.seed, perf_counter() - began
+        current, layout.store_location, splits, left_out, moved, checks.damaged, sample.seed, seconds, fewer
     )
 
 
@@ -245,7 +249,7 @@ class _Promotion:
     ) -> tuple[PromotedVersion, tuple[PromotedSplit, ...]]:
         """Build a version beside the others and let it appear; readers do not get it yet."""
         self.layout.staging.mkdir(parents=True, exist_ok=True)
-        self.layout.versions.mkdir(exist_ok=True)
+        make_folder(self.layout.versions)
         staged = self.layout.new_attempt(PROMOTION_LOCK)
         final = self.layout.versions / self.name
         try:
@@ -320,7 +324,8 @@ class _Promotion:
         """Copy the files of an earlier child from object storage, if it lies there."""
         inventory = read_inventory(self.layout, version.name) if version.url is not None else None
         if inventory is not None:
-            fetch_version(self.layout, version.name, tuple(inventory.of_split(split)))
+            files = {path: (file.bytes, file.sha256) for path, file in inventory.of_split(split).items()}
+            fetch_version(self.layout, version.name, files)
 
     def _grow(self, child: Path, shards: Sequence[FinishedShard], shared: int, version: PromotedVersion) -> bool:
         """Make a child from an earlier one; False, with nothing left, if that one is damaged or cannot be linked to."""
@@ -337,6 +342,7 @@ class _Promotion:
             if error.errno not in _NO_LINKS:
                 raise
         remove_path(child)
+        self.digests.forget(child)
         return False
 
     def _bases(self, split: str, shards: tuple[PromotedShard, ...]) -> list[tuple[PromotedVersion, int]]:

@@ -20,7 +20,7 @@ from rollout_assets.campaigns.plan import open_source, refuse_unplanned, write_r
 from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.campaigns.shard import RolloutShardRunResult, running_rollout_shard
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import ConfigError, RolloutAssetsError, ShardBusy, may_pass
+from rollout_assets.errors import ConfigError, RolloutAssetsError, ShardBusy, passes_soon
 from rollout_assets.overlap import Pausing, begin
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.policy_registry import require_policies
@@ -57,6 +57,8 @@ class ShardOutcome:
     retried: tuple[str, ...] = ()
     targets_absent: tuple[str, ...] = ()
     """Explicit targets that name a row of this shard which does not have them."""
+    fewer: str = ""
+    """What went if the shard has fewer records than the finished one that it replaced."""
     seconds: float = 0.0
 
 
@@ -106,12 +108,16 @@ def run_campaign(
     shard_ids: Sequence[str] = (),
     share: ArrayShare | None = None,
     workers: int = 1,
+    allow_fewer: bool = False,
     invocation: RolloutStoreInvocation | None = None,
     progress: ProgressSink = SILENT,
 ) -> CampaignRunResult:
     """Plan what is new, then build every shard that is not finished and current; a failing shard stops no other.
 
     With a ``share`` only this task's shards are built, and other tasks may be planning and building at the same time.
+
+    A shard that misses a mesh that it was planned or built with fails before it is touched, and a finished shard is
+    not replaced by one with fewer records, unless ``allow_fewer``.
 
     A policy of a recipe that cannot be used is ``PolicyRefused`` before any shard is begun. The result does not depend
     on ``workers``. More than one start fresh processes: a script that calls this needs the usual ``__main__`` guard.
@@ -133,7 +139,7 @@ def run_campaign(
     def report(shard_id: str, outcome: ShardOutcome, finished: int) -> None:
         progress(ProgressEvent("shards", finished, len(chosen), f"{shard_id} {outcome.outcome}", "shards"))
 
-    runner = partial(_ShardRunner, config, invocation or RolloutStoreInvocation.of_config(config))
+    runner = partial(_ShardRunner, config, invocation or RolloutStoreInvocation.of_config(config), allow_fewer)
     if min(workers, len(chosen)) <= 1:
         outcomes = runner().run_in_turn(chosen, report, progress)
     else:
@@ -160,9 +166,10 @@ _Ended = tuple[ShardOutcome, Exception | None]
 class _ShardRunner:
     """Runs shards one after another in this process; source, meshes and kernels stay between them."""
 
-    def __init__(self, config: CampaignConfig, invocation: RolloutStoreInvocation) -> None:
+    def __init__(self, config: CampaignConfig, invocation: RolloutStoreInvocation, allow_fewer: bool) -> None:
         self._config = config
         self._invocation = invocation
+        self._allow_fewer = allow_fewer
 
     @cached_property
     def _source(self) -> VinOfflineStore:
@@ -208,7 +215,7 @@ class _ShardRunner:
         retried: list[str] = []
         for pause_s in RETRY_AFTER_S:
             outcome, error = ended
-            if error is None or not may_pass(error):
+            if error is None or not passes_soon(error):
                 break
             retried.append(outcome.reason)
             sleep(pause_s)
@@ -231,6 +238,7 @@ class _ShardRunner:
             source=self._source,
             writer=lambda: self._writer,
             invocation=self._invocation,
+            allow_fewer=self._allow_fewer,
             progress=lambda event: progress(replace(event, task=entry.shard_id)),
         )
 
@@ -243,7 +251,8 @@ def _finished(entry: RolloutShardEntry, finish: Callable[[], RolloutShardRunResu
     made = ShardOutcome(entry.shard_id, done.outcome, "", done.set_aside, done.owner.records)
     absent = tuple(done.owner.stats.get("targets_absent", ()))
     seconds = perf_counter() - began
-    return replace(made, skipped=skipped_rows(done.owner), targets_absent=absent, seconds=seconds), None
+    skipped = skipped_rows(done.owner)
+    return replace(made, skipped=skipped, targets_absent=absent, fewer=done.fewer, seconds=seconds), None
 
 
 def _gone_wrong(entry: RolloutShardEntry, error: Exception, began: float) -> _Ended:

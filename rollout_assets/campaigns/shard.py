@@ -27,6 +27,8 @@ from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_assets.campaigns import markers
+from rollout_assets.campaigns.guards.inputs import refuse_missing_inputs
+from rollout_assets.campaigns.guards.shards import FinishedBefore
 from rollout_assets.campaigns.layout import ROLLOUT_SHARD_OWNER_FILENAME, STORE_NAME, CampaignLayout, SetAside
 from rollout_assets.campaigns.markers import ShardOwner
 from rollout_assets.campaigns.objects.publishing import publish_failures, publish_shard
@@ -36,7 +38,16 @@ from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.campaigns.reuse import take_over_former
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import ShardBusy, ShardFailed, StoreDamaged
-from rollout_assets.files import discard_path, file_lock, is_locked, now_utc, publish_json, rename_path, sync_tree
+from rollout_assets.files import (
+    discard_path,
+    file_lock,
+    is_locked,
+    make_folder,
+    now_utc,
+    publish_json,
+    rename_path,
+    sync_tree,
+)
 from rollout_assets.overlap import Pausing, without_pause
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
@@ -62,6 +73,7 @@ class RolloutShardRunResult:
     """Result of one strict rollout shard build or resume check.
 
     ``store_dir`` is None for a shard whose rows were all skipped. ``set_aside`` names what had to move out of the way.
+    ``fewer`` says what went if the shard has fewer records than the finished one that it replaces.
     """
 
     shard_id: str
@@ -71,6 +83,7 @@ class RolloutShardRunResult:
     owner: ShardOwner
     set_aside: tuple[SetAside, ...]
     seconds: float
+    fewer: str = ""
 
 
 def run_rollout_shard(
@@ -80,6 +93,7 @@ def run_rollout_shard(
     source: VinOfflineStore | None = None,
     writer: Callable[[], RolloutDatasetWriter] | None = None,
     invocation: RolloutStoreInvocation | None = None,
+    allow_fewer: bool = False,
     on_step: OnStep = ignore_step,
     progress: ProgressSink = SILENT,
 ) -> RolloutShardRunResult:
@@ -88,11 +102,20 @@ def run_rollout_shard(
     Drift of config or source rows is ``ShardDrift`` before any work; a shard that another process builds is
     ``ShardBusy``; a finished and current shard, every byte of it checked, is left as it is. Whatever else lies at its
     place is set aside. A finished shard with the same rows and hashes under another number is reused. A build that
-    fails leaves a note beside the shards and nothing else. ``writer`` is asked for only when there is something to
-    build. ``on_step`` is called at named points, for tests that kill a build there.
+    fails leaves a note beside the shards and nothing else. A missing mesh that the shard was planned or built with is
+    ``InputMissing`` before any work, and a finished shard that would be replaced by one with fewer records stays, with
+    ``FewerRecords``, unless ``allow_fewer``. ``writer`` is asked for only when there is something to build.
+    ``on_step`` is called at named points, for tests that kill a build there.
     """
     work = running_rollout_shard(
-        config, entry, source=source, writer=writer, invocation=invocation, on_step=on_step, progress=progress
+        config,
+        entry,
+        source=source,
+        writer=writer,
+        invocation=invocation,
+        allow_fewer=allow_fewer,
+        on_step=on_step,
+        progress=progress,
     )
     return without_pause(work)
 
@@ -104,6 +127,7 @@ def running_rollout_shard(
     source: VinOfflineStore | None = None,
     writer: Callable[[], RolloutDatasetWriter] | None = None,
     invocation: RolloutStoreInvocation | None = None,
+    allow_fewer: bool = False,
     on_step: OnStep = ignore_step,
     progress: ProgressSink = SILENT,
 ) -> Pausing[RolloutShardRunResult]:
@@ -116,7 +140,7 @@ def running_rollout_shard(
     source = source or open_source(config)
     rows = planned_rows(entry, config, source)
     layout = CampaignLayout.of(config)
-    job = _Build(config, entry, rows, source, writer, invocation, layout, on_step, progress, began)
+    job = _Build(config, entry, rows, source, writer, invocation, layout, allow_fewer, on_step, progress, began)
     try:
         return (yield from _run_in_folder(job) if layout.url is None else _run_published(job))
     except OSError as error:
@@ -132,9 +156,13 @@ def _run_in_folder(job: _Build) -> Pausing[RolloutShardRunResult]:
         if not problems:
             layout.clear_attempts(entry.shard_id)
             return _result(final, "already_finished", (), job.began)
-        moved = [layout.move_aside(final, "; ".join(problems))] if final.exists() else []
+        if not job.allow_fewer:
+            refuse_missing_inputs(layout, entry, job.source)
+        former = FinishedBefore.find(final, entry, problems)
+        moved = [layout.move_aside(final, "; ".join(problems))] if final.exists() and former is None else []
         moved += layout.clear_attempts(entry.shard_id)
-        return _result(final, (yield from job.run()), tuple(moved), job.began)
+        outcome = yield from replace(job, former=former).run()
+        return _result(final, outcome, (*moved, *(() if former is None else former.moved)), job.began, former)
 
 
 def _run_published(job: _Build) -> Pausing[RolloutShardRunResult]:
@@ -145,13 +173,19 @@ def _run_published(job: _Build) -> Pausing[RolloutShardRunResult]:
     layout, entry = job.layout, job.entry
     final = layout.shard(entry.shard_id)
     present = fetch_shard(layout, entry.shard_id, entry.sha256, store=False)
-    if present is not None and not _problems(final, entry, job.source, deep=False):
+    problems = ["not built yet"] if present is None else _problems(final, entry, job.source, deep=False)
+    if not problems:
         return _result(final, "already_finished", (), job.began)
+    if not job.allow_fewer:
+        refuse_missing_inputs(layout, entry, job.source)
+    former = FinishedBefore.find(final, entry, problems)
     scratch = _fresh_scratch(layout, f"build-{entry.shard_id}")
     with file_lock(scratch, entry.shard_id):
         try:
-            built = yield from _run_in_folder(replace(job, layout=CampaignLayout(scratch)))
+            built = yield from _run_in_folder(replace(job, layout=CampaignLayout(scratch), allow_fewer=True))
             content = built.owner.content_sha256
+            if former is not None:
+                former.refuse_fewer(built.owner, allow=job.allow_fewer)
             publish_shard(layout, entry, built.shard_dir, content, instead_of=present, on_step=job.on_step)
         except Exception:
             with suppress(Exception):  # the error itself is what matters, not that its note could not be left
@@ -160,7 +194,7 @@ def _run_published(job: _Build) -> Pausing[RolloutShardRunResult]:
         finally:
             discard_path(scratch)
     fetch_shard(layout, entry.shard_id, entry.sha256)
-    return _result(final, built.outcome, (), job.began)
+    return _result(final, built.outcome, (), job.began, former)
 
 
 def _fresh_scratch(layout: CampaignLayout, name: str) -> Path:
@@ -211,15 +245,18 @@ class _Build:
     writer: Callable[[], RolloutDatasetWriter] | None
     invocation: RolloutStoreInvocation | None
     layout: CampaignLayout
+    allow_fewer: bool
     on_step: OnStep
     progress: ProgressSink
     began: float
+    former: FinishedBefore | None = None
+    """The finished shard that lies at the place of this one until this one is finished."""
     _renamed: list[Path] = field(default_factory=list)
     """The shard's place, once this attempt has filled it."""
 
     def run(self) -> Pausing[Finished]:
         """Finish the shard, by a build unless there is a finished shard to take over."""
-        self.layout.shards.mkdir(parents=True, exist_ok=True)
+        make_folder(self.layout.shards)
         self.layout.staging.mkdir(parents=True, exist_ok=True)
         staged = self.layout.new_attempt(self.entry.shard_id)
         try:
@@ -229,6 +266,8 @@ class _Build:
             reused = self._take_over(staged)
             if not reused:
                 yield from self._fill(staged)
+            if self.former is not None:
+                self.former.refuse_fewer(markers.staged_owner(staged), allow=self.allow_fewer)
             if not self._publish(staged):
                 discard_path(staged)
                 return "already_finished"
@@ -287,7 +326,10 @@ class _Build:
         self.on_step("fsync/before")
         sync_tree(staged)
         self.on_step("fsync/after")
+        markers.note_validated(self.layout.root, markers.staged_owner(staged))
         self.on_step("rename/before")
+        if self.former is not None:
+            self.former.move_aside(self.layout)
         try:
             rename_path(staged, final)
         except OSError as error:
@@ -304,7 +346,7 @@ class _Build:
 
     def _require_equal(self, staged: Path, final: Path) -> None:
         """Raise unless the shard that lies at our place is finished soon, and has the content that we made."""
-        ours = ShardOwner.model_validate_json((staged / ROLLOUT_SHARD_OWNER_FILENAME).read_bytes())
+        ours = markers.staged_owner(staged)
         deadline = monotonic() + OTHER_BUILDER_S
         while (theirs := markers.owner_if_finished(final)) is None and monotonic() < deadline:
             sleep(_LOOK_EVERY_S)
@@ -350,10 +392,17 @@ class _Build:
         }
 
 
-def _result(final: Path, outcome: Finished, moved: tuple[SetAside, ...], began: float) -> RolloutShardRunResult:
+def _result(
+    final: Path,
+    outcome: Finished,
+    moved: tuple[SetAside, ...],
+    began: float,
+    former: FinishedBefore | None = None,
+) -> RolloutShardRunResult:
     owner = markers.read_owner(final)
     store_dir = None if owner.store is None else final / STORE_NAME
-    return RolloutShardRunResult(owner.shard_id, outcome, final, store_dir, owner, moved, perf_counter() - began)
+    fewer = "" if former is None else former.fewer_in(owner)
+    return RolloutShardRunResult(owner.shard_id, outcome, final, store_dir, owner, moved, perf_counter() - began, fewer)
 
 
 _REMEDIES: dict[int, str] = {

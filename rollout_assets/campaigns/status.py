@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rollout_assets.campaigns.columns.marker_columns import built_numbers
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
+from rollout_assets.campaigns.guards.plans import cut_plan
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.markers import last_failure, owner_if_finished, skipped_in_words
 from rollout_assets.campaigns.objects.working_copy import refresh_shards, refresh_versions
@@ -115,7 +116,7 @@ class RolloutShardCampaignStatus:
 
     ``unplanned_rows`` are keys of source rows that are in no shard yet; ``behind`` says what the promoted store lacks;
     ``pin`` says which version a rollback keeps readers at; ``reader_problems`` are what is wrong with it, and with the
-    link that readers follow.
+    link that readers follow; ``cut_plan`` which finished shards the plan has lost.
     """
 
     campaign: str
@@ -126,6 +127,7 @@ class RolloutShardCampaignStatus:
     versions: tuple[PromotedVersionStatus, ...] = ()
     pin: Pin | None = None
     reader_problems: tuple[str, ...] = ()
+    cut_plan: str = ""
 
     def counts(self) -> dict[ShardState, int]:
         """Shards by state, all states named."""
@@ -134,8 +136,8 @@ class RolloutShardCampaignStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether every planned shard is finished and current, and there is one."""
-        return self.counts()["succeeded"] == len(self.shards) > 0
+        """Whether every planned shard is finished and current, there is one, and the plan has lost none."""
+        return self.counts()["succeeded"] == len(self.shards) > 0 and not self.cut_plan
 
     @property
     def barren(self) -> bool:
@@ -186,7 +188,8 @@ def summarize_rollout_shard_campaign(
     behind = promoted_behind(config, entries, survey, refresh=False)
     versions, pin = version_statuses(config, deep), read_pin(layout)
     problems = tuple(_reader_problems(config, layout, pin))
-    return RolloutShardCampaignStatus(config.name, layout.place, shards, new, behind, versions, pin, problems)
+    cut = "" if survey is None else cut_plan(layout, survey)
+    return RolloutShardCampaignStatus(config.name, layout.place, shards, new, behind, versions, pin, problems, cut)
 
 
 def unplanned_rows(

@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from rollout_assets.config import DEMO_CAMPAIGN, ConfigSection, Count, Seconds, Seed, UsablePath, shipped_campaigns
+from rollout_assets.config import (
+    DEMO_CAMPAIGN,
+    ConfigSection,
+    Count,
+    Seconds,
+    Seed,
+    ServerUrl,
+    UsablePath,
+    shipped_campaigns,
+)
 from rollout_assets.config.problems import problems_list, problems_text
 from rollout_assets.errors import ConfigError, ResumeRefused
 from rollout_assets.metrics.results import MetricOptions
@@ -187,15 +196,12 @@ class RolloutCollectionConfig(RequestsConfig):
     """Collect the requests of one JSONL file, from servers at ``server_urls`` or, without any, in this process."""
 
     input_jsonl_fpath: UsablePath
-    server_urls: tuple[str, ...] = ()
+    server_urls: tuple[ServerUrl, ...] = ()
 
     @model_validator(mode="after")
     def _somewhere_to_run(self) -> Self:
         if not self.server_urls and self.campaign is None:
             raise ValueError("give server_urls to collect from servers, or a campaign to collect in this process")
-        for url in self.server_urls:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"server_urls must start with http:// or https://, got {url!r}")
         return self
 
 
@@ -234,7 +240,7 @@ class CollectCommandConfig(SplitConfig):
     process. Repeats get seeds of their own unless ``num_repeats_add_seed`` is false.
     """
 
-    server_urls: tuple[str, ...] = ()
+    server_urls: tuple[ServerUrl, ...] = ()
 
     @model_validator(mode="before")
     @classmethod

@@ -34,6 +34,7 @@ from rollout_assets.errors import CampaignError, ConfigError, SourceError, count
 
 if TYPE_CHECKING:
     from rollout_assets.campaigns.array import ArrayShare
+    from rollout_assets.campaigns.plan import ShardPlan
     from rollout_assets.campaigns.promotion import PromotionResult
     from rollout_assets.campaigns.run import CampaignRunResult
 
@@ -41,6 +42,10 @@ app = typer.Typer(help="Plan, run, watch and promote the rollout shards of a cam
 
 SHOWN_TARGETS = 3
 """Explicit targets that a message lists; the result in JSON has all of them."""
+
+AllowFewer = Annotated[
+    bool, typer.Option("--allow-fewer", help="Accept missing inputs, and fewer records or rows than there are.")
+]
 
 SHOWN_SCENES = 3
 """Scenes that a message lists; the result in JSON has all of them."""
@@ -59,7 +64,7 @@ def plan(
     config = load_campaign(campaign, read_settings(settings))
     refuse_missing_source(config.source.store_dir)
     from rollout_assets.campaigns.forecast import forecast_campaign
-    from rollout_assets.campaigns.leakage import BY_SCENE, leaking_scenes
+    from rollout_assets.campaigns.guards.leakage import BY_SCENE, leaking_scenes
     from rollout_assets.campaigns.plan import open_source, write_rollout_shard_manifest_from_config
     from rollout_assets.sources.scene_splits import scene_splits
 
@@ -75,12 +80,15 @@ def plan(
                 "replaced": planned.replaced,
                 "forecast": forecast,
                 "targets_without_row": planned.targets_without_row,
+                "scenes_without_mesh": planned.scenes_without_mesh,
+                "scenes_that_had_mesh": planned.scenes_that_had_mesh,
                 "leaking_scenes": leaks,
                 "listed_scenes_without_row": elsewhere,
             }
         )
         return
     _say_absent(planned.targets_without_row, "in no row of the source")
+    _say_without_mesh(planned)
     if planned.replaced is not None:
         say(yellow("the plan was replaced"), f"; the old one is at {planned.replaced}")
     splits = ", ".join(f"{count} {split}" for split, count in forecast.rows_per_split.items())
@@ -105,6 +113,19 @@ def plan(
         )
 
 
+def _say_without_mesh(planned: ShardPlan) -> None:
+    """Name the scenes without a mesh: rows that give no labels, or an input that is missing."""
+    scenes, lost = planned.scenes_without_mesh, planned.scenes_that_had_mesh
+    if scenes:
+        rows = counted(planned.rows_without_mesh, "source row")
+        say(yellow(f"{rows} without a mesh"), f", in {counted(len(scenes), 'scene')}: {_first_scenes(scenes)}")
+    if lost:
+        say(
+            yellow(f"{counted(len(lost), 'scene')} had a mesh when planned, which is missing"),
+            f": {_first_scenes(lost)}; 'campaign run' refuses their shards unless --allow-fewer says so",
+        )
+
+
 def _first_scenes(scenes: Sequence[str]) -> str:
     return ", ".join(scenes[:SHOWN_SCENES]) + (" …" if scenes[SHOWN_SCENES:] else "")
 
@@ -124,10 +145,15 @@ def run(
     then_promote: Annotated[
         bool, typer.Option("--promote", help="Then promote, if no shard is left; --json prints a second document.")
     ] = False,
+    allow_fewer: AllowFewer = False,
     settings: CampaignSettings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build every shard that is not finished and current; exit code 2 if one is left. It may be stopped at any time."""
+    """Build every shard that is not finished and current; exit code 2 if one is left. It may be stopped at any time.
+
+    A shard whose mesh is missing, although it was there when the shard was planned or built, is not touched, and a
+    finished shard is not replaced by one with fewer records, unless --allow-fewer says so.
+    """
     config = load_campaign(campaign, read_settings(settings))
     refuse_missing_source(config.source.store_dir)
     share = _share(array, shard, then_promote)
@@ -141,6 +167,7 @@ def run(
                 shard_ids=shard or (),
                 share=share,
                 workers=workers,
+                allow_fewer=allow_fewer,
                 invocation=RolloutStoreInvocation.of_campaign(campaign, "cli"),
                 progress=progress,
             )
@@ -150,7 +177,7 @@ def run(
     show(result, as_json, _show_run)
     exit_unless(result.ok)
     if then_promote:
-        promote(campaign, settings=settings, as_json=as_json)
+        promote(campaign, allow_fewer=allow_fewer, settings=settings, as_json=as_json)
 
 
 def _share(array: str | None, shards: Sequence[str] | None, then_promote: bool) -> ArrayShare | None:
@@ -213,13 +240,14 @@ def promote(
         int | None,
         typer.Option(help="Processes that merge shards side by side; default: as the campaign says.", min=1, max=256),
     ] = None,
+    allow_fewer: AllowFewer = False,
     settings: CampaignSettings = None,
     as_json: AsJson = False,
 ) -> None:
     """Make one store per split from all finished shards and let readers have it, in one step.
 
     What is damaged of an earlier version is built again from the shards. After a rollback readers are moved only when
-    `campaign unpin` was called.
+    `campaign unpin` was called. A split with fewer rows than readers have is refused unless --allow-fewer says so.
     """
     config = load_campaign(campaign, read_settings(settings))
     _refuse_unplanned(config)
@@ -231,6 +259,7 @@ def promote(
             config,
             partial=partial,
             incremental=not anew,
+            allow_fewer=allow_fewer,
             workers=workers,
             invocation=RolloutStoreInvocation.of_campaign(campaign, "cli"),
             progress=progress,
@@ -253,35 +282,54 @@ def _refuse_unplanned(config: CampaignConfig) -> None:
 def rollback(
     campaign: CampaignOption = DEMO_CAMPAIGN,
     to: Annotated[str | None, typer.Option(help="This version; default: the one before the current.")] = None,
+    apply: Annotated[
+        bool, typer.Option("--yes", help="Do it; without this option it only says what it would do.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let readers have an earlier promoted version again, until `campaign unpin`. Nothing is removed."""
-    config = load_campaign(campaign)
-    from rollout_assets.campaigns.versions import rollback_promotion
+    """Say which earlier version readers would get, and with --yes let them have it until `campaign unpin`.
 
-    version = rollback_promotion(config, to)
-    tell_catalog(campaign)
+    Nothing is removed.
+    """
+    config = load_campaign(campaign)
+    from rollout_assets.campaigns.versions import current_name, rollback_promotion, rollback_target
+
+    target = rollback_target(config, to)
+    before = current_name(CampaignLayout.of(config))
+    if apply:
+        target = rollback_promotion(config, target.name)
+        tell_catalog(campaign)
     if as_json:
-        print_json({"version": version.name, "path": version.path})
-    else:
-        say(green(version.name), f" is current again: {version.path}")
+        print_json({"version": target.name, "path": target.path, "before": before, "applied": apply})
+    elif apply:
+        say(green(target.name), f" is current again: {target.path}")
         say("readers stay there, whatever is promoted, until 'rollout-assets campaign unpin'")
+    else:
+        would = f"readers would get {target.name} instead of {before}, until 'rollout-assets campaign unpin'; "
+        say(would, yellow("nothing was changed"), ": --yes does it")
 
 
 @app.command()
-def unpin(campaign: CampaignOption = DEMO_CAMPAIGN, as_json: AsJson = False) -> None:
-    """Lift the pin of a rollback: the next promotion lets readers have the newest version again."""
+def unpin(
+    campaign: CampaignOption = DEMO_CAMPAIGN,
+    apply: Annotated[bool, typer.Option("--yes", help="Lift it; without this option it is only shown.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the pin of a rollback, and lift it with --yes: the next promotion lets readers have the newest version."""
     config = load_campaign(campaign)
-    from rollout_assets.campaigns.versions import unpin_promotion
+    from rollout_assets.campaigns.versions import present_pin, unpin_promotion
 
-    pin = unpin_promotion(config)
-    tell_catalog(campaign)
+    pin = unpin_promotion(config) if apply else present_pin(config)
+    if apply:
+        tell_catalog(campaign)
     if as_json:
-        print_json({"unpinned": None if pin is None else pin.version})
+        print_json({"pinned": None if pin is None else pin.version, "applied": apply})
     elif pin is None:
         say("nothing is pinned: every promotion moves readers on")
+    elif apply:
+        say(f"the pin is lifted: {pin.holds}; the next 'rollout-assets campaign promote' moves them on")
     else:
-        say(f"no longer: {pin.holds}; the next 'rollout-assets campaign promote' moves them on")
+        say(f"{pin.holds}; the next promotion would move them on; ", yellow("nothing was changed"), ": --yes lifts it")
 
 
 app.command()(clean)
@@ -292,6 +340,8 @@ def _show_run(result: CampaignRunResult) -> None:
     from rollout_assets.campaigns.run import DONE, Outcome
 
     for shard in result.shards:
+        if shard.fewer:
+            say(yellow("fewer records"), f" {shard.fewer}")
         for moved in shard.set_aside:
             say(yellow("set aside"), f" {moved.name}: {moved.reason}; now at {moved.path}")
         for fault in shard.retried:
@@ -316,6 +366,8 @@ def _show_promotion(result: PromotionResult) -> None:
     """Print a promotion: its children and where they are."""
     for shard in result.left_out:
         say(yellow("left out"), f" {shard}")
+    for lost in result.fewer:
+        say(yellow("fewer rows"), f" {lost}")
     for version in result.damaged:
         say(red("damaged"), f" {version}; it was not used")
     if not result.splits:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_assets.commands.demo import build_source
+from rollout_assets.commands.demo import build_source, kernels_beside
 from rollout_assets.commands.headless import Workers, require_dagster, run_headless, show_headless
 from rollout_assets.commands.terminal import AsJson, CampaignOption, exit_unless, progress_bars, say, show
 from rollout_assets.config import DEMO_CAMPAIGN, data_home, load_campaign
@@ -48,10 +48,11 @@ def ci(
 ) -> None:
     """Plan, build, check and promote a campaign through Dagster; exit code 2 if an error-level check fails."""
     config = load_campaign(campaign)
-    require_dagster()
     if campaign == DEMO_CAMPAIGN:
-        with progress_bars() as progress:
-            build_source(config, progress)
+        with kernels_beside(config):
+            require_dagster()
+            with progress_bars() as progress:
+                build_source(config, progress)
     result = run_headless(campaign, workers)
     if junit is not None:
         from rollout_assets.defs.junit import write_junit

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,8 +30,10 @@ from rollout_assets.commands.terminal import (
 )
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
 from rollout_assets.errors import ConfigError, counted
+from rollout_assets.oracle.kernels import compile_kernels
 from rollout_assets.progress import ProgressSink
 from rollout_assets.synthetic.config import SyntheticConfig
+from rollout_assets.workers import beside
 
 if TYPE_CHECKING:
     from rollout_assets.campaigns.funnel import FunnelStage
@@ -65,15 +68,16 @@ def demo(
     """
     began = time.monotonic()
     config = load_campaign(campaign)
-    require_dagster()
+    if fresh:
+        remove_demo(campaign, config)
+    with kernels_beside(config):
+        require_dagster()
+        with progress_bars() as progress:
+            made = build_source(config, progress)
     from rollout_assets.campaigns.funnel import campaign_funnel
     from rollout_assets.campaigns.plan import open_source
     from rollout_assets.campaigns.versions import current_version
 
-    if fresh:
-        remove_demo(campaign, config)
-    with progress_bars() as progress:
-        made = build_source(config, progress)
     if not as_json:
         if not made:
             say(f"using the source that is already at {config.source.store_dir}")
@@ -133,6 +137,14 @@ def show_funnel(funnel: Sequence[FunnelStage]) -> None:
         reasons = ", ".join(f"{reason.lower()} {count:,}" for reason, count in largest_first)
         rows.append((stage.name, stage.count, sum(stage.lost.values()) or None, reasons))
     print_table("from source rows to trainable views", ("stage", "count", "lost", "because"), rows)
+
+
+def kernels_beside(config: CampaignConfig) -> AbstractContextManager[None]:
+    """Compile the oracle's kernels meanwhile, in a process beside this one, if the source has yet to be built."""
+    folder = config.source.store_dir
+    if isinstance(folder, Path) and not (folder / "manifest.json").exists():
+        return beside(compile_kernels, config.oracle.device)
+    return nullcontext()
 
 
 def build_source(config: CampaignConfig, progress: ProgressSink) -> bool:

@@ -62,6 +62,9 @@ def show_headless(result: HeadlessResult, expected: Mapping[str, str] = MappingP
     warned = Counter(check.check for run in result.runs for check in run.failed_checks("WARN"))
     for name in sorted(warned.keys() & expected.keys()):
         say(f"expected: {counted(warned[name], 'warning')} of {name}: {expected[name]}")
+    kept = sum(check.kept for run in result.runs for check in run.checks)
+    if kept:
+        say(f"kept: {counted(kept, 'check')} of shards whose every byte was read and is what it was when examined")
     show_skipped(result.skipped)
     verdict = green("passed") if result.ok else red("not passed")
     say(f"{result.campaign}: ", verdict, f"; {result.seconds:.1f} s; 'rollout-assets ui' shows every run")

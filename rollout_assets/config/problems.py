@@ -7,6 +7,7 @@ Every message about a value that does not validate is made here, so that all of 
 from __future__ import annotations
 
 import difflib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,11 +44,8 @@ def validation_problems(error: ValidationError, model: type[BaseModel] | None = 
     With the ``model`` that did not validate, an unknown key comes with the known one that it resembles.
     """
     problems = tuple(dict.fromkeys(_problem(detail, model) for detail in error.errors(include_url=False)))
-    return tuple(
-        problem
-        for problem in problems
-        if not any(problem.field and other.field.startswith(f"{problem.field}.") for other in problems)
-    )
+    fields = sorted({problem.field for problem in problems})
+    return tuple(problem for problem in problems if not _lies_above(problem.field, fields))
 
 
 def problems_text(error: ValidationError, model: type[BaseModel] | None = None) -> str:
@@ -59,6 +57,12 @@ def problems_list(where: str, error: ValidationError, model: type[BaseModel] | N
     """All problems, one a line, below a line that says where and how many."""
     problems = [str(problem) for problem in validation_problems(error, model)]
     return "\n  - ".join([f"{where}: {counted(len(problems), 'problem')}", *problems])
+
+
+def _lies_above(field: str, fields: Sequence[str]) -> bool:
+    """Whether one of the sorted fields is a key of ``field`` itself."""
+    at = bisect_left(fields, f"{field}.")
+    return bool(field) and at < len(fields) and fields[at].startswith(f"{field}.")
 
 
 def _problem(error: ErrorDetails, model: type[BaseModel] | None) -> ValueProblem:

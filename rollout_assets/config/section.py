@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 from pydantic.fields import FieldInfo
 
 from rollout_assets.errors import ConfigError
-from rollout_assets.locations.url import Location, ObjectUrl, is_url
+from rollout_assets.locations.url import Location, ObjectUrl, is_url, server_url
 from rollout_assets.parsing import expand_path
 
 LARGEST_INT16 = 2**15 - 1
@@ -55,6 +55,17 @@ UsableLocation = Annotated[
     AfterValidator(_usable_location),
 ]
 """A usable path, or a URL of object storage."""
+
+
+def _usable_server(url: str) -> str:
+    try:
+        return server_url(url)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+ServerUrl = Annotated[str, AfterValidator(_usable_server)]
+"""The URL of an HTTP server, without credentials."""
 
 Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=64)]
 

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 import dagster as dg
 
 from rollout_assets.defs.keys import BACKFILL_TAG, CampaignKeys
-from rollout_assets.defs.records import shards_of_run
+from rollout_assets.defs.records import UNFINISHED_BACKFILL, shards_of_run
 from rollout_assets.errors import CampaignError
-
-UNFINISHED = ("REQUESTED", "CANCELING", "FAILING")
-"""Dagster's words for a backfill that is not over."""
 
 
 def runs_of_backfill(instance: dg.DagsterInstance, backfill: str) -> int:
@@ -79,7 +76,7 @@ def backfill_is_running(instance: dg.DagsterInstance, backfill_id: str) -> bool:
     backfill = instance.get_backfill(backfill_id)
     if backfill is None:
         raise CampaignError(f"there is no backfill {backfill_id} in this instance")
-    return backfill.status.value in UNFINISHED
+    return backfill.status.value in UNFINISHED_BACKFILL
 
 
 def shard_throughput(instance: dg.DagsterInstance, keys: CampaignKeys, backfill_id: str, slots: int) -> ShardThroughput:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,29 +10,51 @@ import dagster as dg
 
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.pin import read_pin
-from rollout_assets.campaigns.versions import current_name
+from rollout_assets.campaigns.versions import current_name, current_version
+from rollout_assets.defs.assets.store import store_data_version, version_metadata
 from rollout_assets.defs.home import open_instance
-from rollout_assets.defs.keys import ROLLOUTS_ZARR, CampaignKeys
-from rollout_assets.defs.records import promotion_in_progress
+from rollout_assets.defs.keys import DATA_VERSION_TAG, ROLLOUTS_ZARR, CampaignKeys
+from rollout_assets.defs.metadata import page
+from rollout_assets.defs.records import described_version, promotion_in_progress
+from rollout_assets.errors import RolloutAssetsError
 
-DESCRIPTION = "The version that readers get, which was changed outside of a run."
+DESCRIPTION = "The version that readers get, which was changed outside of a promotion run."
 
 
-def readers_event(keys: CampaignKeys, instance: dg.DagsterInstance) -> dg.AssetObservation | None:
-    """What the catalog must be told; None if its latest event names the version that readers get, and the pin.
+def readers_event(
+    keys: CampaignKeys, instance: dg.DagsterInstance
+) -> dg.AssetMaterialization | dg.AssetObservation | None:
+    """The event that the catalog lacks; None if its latest events describe the version that readers get, and the pin.
 
-    Nothing is told while a promotion is running, which tells it itself, and about a store that the catalog has never
-    heard of, because its first promotion through Dagster is still to come.
+    Another version than the last materialization is about is a materialization, because pages show that; a change of
+    the pin alone is an observation. Nothing is recorded while a promotion is running, which records it itself, or about
+    a store that the catalog does not have, because its first promotion through Dagster is still to come.
     """
     layout, key = CampaignLayout.of(keys.config), keys.key(ROLLOUTS_ZARR)
     version, pin = current_name(layout), read_pin(layout)
-    told = _latest(instance, key)
-    if version is None or told is None or promotion_in_progress(instance, keys):
+    described = described_version(instance, key)
+    if version is None or described is None or promotion_in_progress(instance, keys):
         return None
     facts = {"version": version, "pin": "" if pin is None else pin.holds}
+    if described != version:
+        with suppress(RolloutAssetsError):  # of a damaged version only the name is recorded
+            return _materialization(keys, facts)
+    told = _latest(instance, key)
     if {name: _text(told, name) for name in facts} == facts:
         return None
     return dg.AssetObservation(key, description=DESCRIPTION, metadata=facts)
+
+
+def _materialization(keys: CampaignKeys, facts: dict[str, str]) -> dg.AssetMaterialization:
+    """The version that readers get as a promotion would show it, without what only a promotion knows."""
+    version = current_version(keys.config)
+    contents = version_metadata(CampaignLayout.of(keys.config), version)
+    return dg.AssetMaterialization(
+        keys.key(ROLLOUTS_ZARR),
+        description=DESCRIPTION,
+        metadata=page({"verdict": f"readers get {version.name}", **facts, **contents}),
+        tags={DATA_VERSION_TAG: store_data_version(version.record)},
+    )
 
 
 def tell_catalog(campaign: str, home: Path) -> bool:
@@ -45,13 +68,11 @@ def tell_catalog(campaign: str, home: Path) -> bool:
 
 
 def _latest(instance: dg.DagsterInstance, key: dg.AssetKey) -> Any:
-    """The latest materialization or observation of an asset, whichever came last; None if there is none."""
+    """The latest materialization or observation of an asset that was materialized, whichever came last."""
     events = [
         *instance.fetch_materializations(key, limit=1).records,
         *instance.fetch_observations(key, limit=1).records,
     ]
-    if not events:
-        return None
     last = max(events, key=lambda record: record.storage_id)
     return last.asset_materialization or last.asset_observation
 

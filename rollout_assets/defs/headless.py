@@ -43,13 +43,17 @@ QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """One evaluated check. ``level`` is ``ERROR`` or ``WARN``; ``evidence`` is its first finding."""
+    """One evaluated check. ``level`` is ``ERROR`` or ``WARN``; ``evidence`` is its first finding.
+
+    ``kept`` says that the result is that of an earlier examination of the very same content.
+    """
 
     asset: str
     check: str
     passed: bool
     level: str
     evidence: str
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -262,9 +266,8 @@ def _check_outcome(evaluation: dg.AssetCheckEvaluation) -> CheckOutcome:
         table = evaluation.metadata.get("evidence")
         if isinstance(table, dg.TableMetadataValue) and table.records:
             evidence = ", ".join(f"{name} {value}" for name, value in table.records[0].data.items() if value != "")
-    return CheckOutcome(
-        evaluation.asset_key.path[-1], evaluation.check_name, evaluation.passed, evaluation.severity.value, evidence
-    )
+    asset, kept = evaluation.asset_key.path[-1], "kept" in evaluation.metadata
+    return CheckOutcome(asset, evaluation.check_name, evaluation.passed, evaluation.severity.value, evidence, kept)
 
 
 def _error(result: dg.ExecuteInProcessResult) -> str:

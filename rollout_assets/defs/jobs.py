@@ -15,7 +15,8 @@ from rollout_assets.defs.keys import CampaignKeys
 def campaign_jobs(keys: CampaignKeys) -> dict[str, Any]:
     """The jobs of a campaign: observe, plan, one shard, its checks alone, promotion, the store's checks alone.
 
-    Promotion may also begin from all shards, and the check ``up_to_date`` has a job for its clock.
+    Promotion may also begin from all shards, the version that readers have can be described without a promotion, and
+    the check ``up_to_date`` has a job for its clock.
     A campaign that asks for a training has one more, and no other job of it trains.
     """
 
@@ -47,6 +48,10 @@ def campaign_jobs(keys: CampaignKeys) -> dict[str, Any]:
     }
     promotion = pieces[names.PROMOTE][0]
     pieces[names.PROMOTE_ANEW] = (promotion, "Promote from all shards, and not from the last version; then check it.")
+    pieces[names.DESCRIBE] = (
+        assets(*names.READINGS) | dg.AssetSelection.checks(*store_check_keys(keys)),
+        "Check the version that readers have, and make its report and metrics, without promoting.",
+    )
     pieces[names.UP_TO_DATE] = (
         dg.AssetSelection.checks(up_to_date_key(keys)),
         "Check whether anything on the way from the source to the promoted store is stale.",

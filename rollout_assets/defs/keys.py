@@ -48,8 +48,9 @@ OBSERVE, PLAN, SHARD, SHARD_CHECKS, PROMOTE, STORE_CHECKS = JOBS = (
 )
 """The jobs of a campaign, in the order of the graph."""
 
-PROMOTE_ANEW, UP_TO_DATE = FURTHER_JOBS = ("promote_anew", "up_to_date")
-"""Jobs of assets and checks beside the graph: promotion from all shards, and the check that runs by the clock."""
+PROMOTE_ANEW, DESCRIBE, UP_TO_DATE = FURTHER_JOBS = ("promote_anew", "describe", "up_to_date")
+"""Jobs of assets and checks beside the graph: promotion from all shards, checks, report and metrics of the version that
+readers have, and the check that runs by the clock."""
 
 ROLLBACK, UNPIN, CLEAN = UPKEEP_JOBS = ("rollback", "unpin", "clean")
 """Jobs that do what the commands of these names do, and record it."""
@@ -70,6 +71,7 @@ NIGHT_TAG = "rollout_assets/night"
 """Run tag of a planning of the nightly schedule, which is followed by its shards."""
 
 ANEW_TAG = "rollout_assets/anew"
+ALLOW_FEWER = "allow_fewer"
 """Run tag of a promotion that begins from all shards, and not from the last version."""
 
 PARTITION_TAG = "dagster/partition"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import dagster as dg
+from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 
 from rollout_assets.defs import keys as names
 from rollout_assets.defs.keys import CampaignKeys
@@ -17,6 +18,9 @@ UNFINISHED = (
     dg.DagsterRunStatus.CANCELING,
 )
 
+UNFINISHED_BACKFILL = ("REQUESTED", "CANCELING", "FAILING")
+"""Dagster's words for a backfill that is not over."""
+
 
 def unfinished_runs(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
     """All runs that wait or run."""
@@ -25,7 +29,7 @@ def unfinished_runs(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
 
 def shards_in_progress(instance: dg.DagsterInstance, keys: CampaignKeys) -> set[str]:
     """Shards that an unfinished run builds or will build."""
-    runs = _runs_in_progress(instance, keys, names.SHARD, names.ROLLOUT_SHARDS)
+    runs = _runs_in_progress(instance, keys, names.ROLLOUT_SHARDS, names.SHARD)
     known = instance.get_dynamic_partitions(keys.partitions_name) if runs else ()
     return {shard for run in runs for shard in shards_of_run(run, known)}
 
@@ -48,12 +52,25 @@ def runs_by_key(instance: dg.DagsterInstance, run_keys: Sequence[str]) -> dict[s
 
 def promotion_in_progress(instance: dg.DagsterInstance, keys: CampaignKeys) -> bool:
     """Whether an unfinished run promotes the campaign."""
-    return bool(_runs_in_progress(instance, keys, names.PROMOTE, names.ROLLOUTS_ZARR))
+    return bool(_runs_in_progress(instance, keys, names.ROLLOUTS_ZARR, names.PROMOTE, names.PROMOTE_ANEW))
 
 
-def _runs_in_progress(instance: dg.DagsterInstance, keys: CampaignKeys, job: str, asset: str) -> list[dg.DagsterRun]:
-    key, name = keys.key(asset), keys.job(job)
-    return [run for run in unfinished_runs(instance) if key in (run.asset_selection or ()) or run.job_name == name]
+def promoting_backfill(instance: dg.DagsterInstance, keys: CampaignKeys) -> str | None:
+    """The unfinished backfill that promotes the campaign once its shards are done; None if there is none."""
+    key = keys.key(names.ROLLOUTS_ZARR)
+    return next((name for name, assets in unfinished_backfills(instance).items() if key in assets), None)
+
+
+def unfinished_backfills(instance: dg.DagsterInstance) -> dict[str, Sequence[dg.AssetKey]]:
+    """Every backfill that is not over, with its assets."""
+    statuses = [BulkActionStatus(status) for status in UNFINISHED_BACKFILL]
+    found = instance.get_backfills(filters=BulkActionsFilter(statuses=statuses))
+    return {backfill.backfill_id: backfill.asset_selection or () for backfill in found}
+
+
+def _runs_in_progress(instance: dg.DagsterInstance, keys: CampaignKeys, asset: str, *jobs: str) -> list[dg.DagsterRun]:
+    key, named = keys.key(asset), [keys.job(job) for job in jobs]
+    return [run for run in unfinished_runs(instance) if key in (run.asset_selection or ()) or run.job_name in named]
 
 
 def last_storage_id(instance: dg.DagsterInstance, key: dg.AssetKey) -> int | None:
@@ -89,6 +106,16 @@ def run_of_plan(instance: dg.DagsterInstance, keys: CampaignKeys) -> dg.DagsterR
 
 def materialized_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
     """The data version of the last materialization of an asset."""
-    event = instance.get_latest_materialization_event(key)
-    materialization = None if event is None else event.asset_materialization
+    materialization = _last_materialization(instance, key)
     return None if materialization is None else (materialization.tags or {}).get(names.DATA_VERSION_TAG)
+
+
+def described_version(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
+    """The promoted version that the last materialization of an asset is about; None without a materialization."""
+    materialization = _last_materialization(instance, key)
+    return None if materialization is None else str(materialization.metadata["version"].value)
+
+
+def _last_materialization(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.AssetMaterialization | None:
+    event = instance.get_latest_materialization_event(key)
+    return None if event is None else event.asset_materialization

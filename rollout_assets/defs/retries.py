@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import dagster as dg
 
-from rollout_assets.errors import RolloutAssetsError, may_pass
+from rollout_assets.errors import RolloutAssetsError, may_pass, passes_soon
 
 RETRIES = dg.RetryPolicy(max_retries=2, delay=2, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS)
 """Two more attempts after about 2 s and 6 s, for failures that may pass by themselves."""
@@ -27,7 +27,7 @@ def tried_again(work: Callable[[], Result], log: Any, what: str) -> Result:
         try:
             return work()
         except Exception as error:
-            if not may_pass(error):
+            if not passes_soon(error):
                 raise
             log.warning(f"{what}: {failure_text(error)}; it is tried again in {delay:.0f} s")
             sleep(delay)

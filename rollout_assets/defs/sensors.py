@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from rollout_assets.defs.keys import PLAN, PROMOTE, SHARD, CampaignKeys
+from rollout_assets.defs.keys import DESCRIBE, PLAN, PROMOTE, SHARD, CampaignKeys
 from rollout_assets.defs.lazy import load
 from rollout_assets.errors import RolloutAssetsError
 
@@ -38,11 +38,12 @@ def campaign_sensors(keys: CampaignKeys, jobs: dict[str, Any]) -> list[dg.Sensor
 
     @dg.sensor(
         name=f"{keys.name}_promotion",
-        job=jobs[PROMOTE],
+        jobs=[jobs[PROMOTE], jobs[DESCRIBE]],
         minimum_interval_seconds=keys.config.automation.look_every_s,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Promotes the campaign when every planned shard is validated, unless a rollback pins readers. "
-        "A promotion that failed is tried again some time later, or when something has changed.",
+        "A promotion that failed is tried again some time later, or when something has changed. After a rollback, "
+        "checks, report and metrics follow the version that readers have.",
     )
     def promotion(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         return evaluate("automation.promotion.request_promotion", keys, context)

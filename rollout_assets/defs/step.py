@@ -12,7 +12,7 @@ import dagster as dg
 from rollout_assets.campaigns.plan import entry_of, open_source
 from rollout_assets.campaigns.plan_entry import RolloutShardEntry
 from rollout_assets.config import CampaignConfig
-from rollout_assets.defs.keys import ANEW_TAG, STORE_CHECKS, CampaignKeys
+from rollout_assets.defs.keys import ALLOW_FEWER, ANEW_TAG, STORE_CHECKS, CampaignKeys
 from rollout_assets.defs.resources import CAMPAIGN_FILES, CampaignFiles
 from rollout_assets.progress import ProgressEvent
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation
@@ -32,8 +32,11 @@ class CampaignStep:
     log: Any
     partition: str | None = None
     job: str = ""
+    run_id: str = ""
     anew: bool = False
-    """Whether the run asks for a promotion from all shards, and not from the last version."""
+    """Whether the run asks for a promotion from all shards, and not from the last version, or for checks alone."""
+    allow_fewer: bool = False
+    """Whether the run config accepts missing inputs, and fewer records or rows than there are."""
     _opened: list[VinOfflineStore] = field(default_factory=list)
 
     @classmethod
@@ -46,7 +49,17 @@ class CampaignStep:
         """The step behind the context of an asset or a check."""
         run, config = context.run, campaigns.load(keys.campaign)
         anew = run.tags.get(ANEW_TAG) == "true"
-        return cls(keys, config, context.instance, context.log, job=run.job_name, anew=anew)
+        allow_fewer = bool((context.op_execution_context.op_config or {}).get(ALLOW_FEWER, False))
+        return cls(
+            keys,
+            config,
+            context.instance,
+            context.log,
+            job=run.job_name,
+            run_id=run.run_id,
+            anew=anew,
+            allow_fewer=allow_fewer,
+        )
 
     @classmethod
     def of_tick(

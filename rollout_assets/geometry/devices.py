@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -243,6 +244,14 @@ def _load(kernel: wp.Kernel, device: str) -> None:
     with _LOCK:
         wp.load_module(kernel.module, device=device)
         _ready.add((kernel.key, device))
+
+
+def load_kernels(modules: Sequence[str], device: str) -> None:
+    """Compile or load all kernels of some modules of this package, for example ``geometry.clipping_native``."""
+    _start_warp()
+    for name in modules:
+        with _LOCK:
+            wp.load_module(import_module(f"rollout_assets.{name}"), device=device)
 
 
 def sort_pairs(keys: wp.array, values: wp.array, count: int, bits: int) -> None:

@@ -9,7 +9,6 @@ around. Detections are the same under the name ``detections``, each with a ``con
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -22,6 +21,7 @@ from rollout_assets.errors import SourceError
 from rollout_assets.geometry.boxes import OrientedBoxes
 from rollout_assets.geometry.poses import Float64, make_pose
 from rollout_assets.importing.frames import Frame
+from rollout_assets.parsing import parse_json, read_regular
 
 Vector = Annotated[tuple[Number, Number, Number], Field()]
 Size = tuple[Positive, Positive, Positive]
@@ -102,8 +102,8 @@ def check_rotation(matrix: Float64) -> None:
 def read_json(path: Path) -> Any:
     """Any JSON file; what cannot be read is named."""
     try:
-        return json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
+        return parse_json(read_regular(path))
+    except ValueError as error:
         raise SourceError(f"{path.name}: not JSON: {error}") from None
 
 

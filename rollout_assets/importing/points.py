@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from rollout_assets.errors import SourceError
 from rollout_assets.geometry.poses import Float32, inverse, transform, translation
 from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from rollout_assets.importing.frames import Frame
+from rollout_assets.parsing import open_regular
 from rollout_assets.sources.ply import read_ply_points
 from rollout_assets.synthetic.config import SnippetConfig
 from rollout_assets.synthetic.sight import camera_of
@@ -77,7 +79,7 @@ def _unhidden(points: Float32, bvh: TriangleBvh, pose: Float32) -> NDArray[np.bo
 def _read_csv(path: Path) -> NDArray[np.float64]:
     """(n, 4) of ``semidense_points.csv.gz``, by the names of its columns."""
     try:
-        with _opened(path) as stream:
+        with open_regular(path) as stored, _text(path, stored) as stream:
             header = [name.strip() for name in stream.readline().split(",")]
             missing = [name for name in _COLUMNS if name not in header]
             if missing:
@@ -88,7 +90,7 @@ def _read_csv(path: Path) -> NDArray[np.float64]:
         raise SourceError(f"{path.name}: cannot be read, it may be cut: {error}") from None
 
 
-def _opened(path: Path) -> IO[str]:
+def _text(path: Path, stored: BinaryIO) -> IO[str]:
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", errors="replace")
-    return path.open("r", encoding="utf-8", errors="replace")
+        return gzip.open(stored, "rt", encoding="utf-8", errors="replace")
+    return io.TextIOWrapper(stored, "utf-8", errors="replace")

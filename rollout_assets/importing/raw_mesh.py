@@ -17,6 +17,7 @@ from rollout_assets.errors import MeshError, is_fault
 from rollout_assets.sources.meshes import load_mesh
 from rollout_assets.sources.obj import read_obj
 from rollout_assets.sources.ply import UnusualPly, has_column, read_labelled_ply
+from rollout_assets.sources.trimesh_files import opened_for_trimesh
 
 INSTANCE_COLUMNS = ("object_id", "instance", "instance_id", "objectId")
 """Names that a PLY file's column of instances may have."""
@@ -81,10 +82,13 @@ def _read_glb(path: Path) -> RawMesh:
     import trimesh  # slow to load, and needed only for GLB
 
     try:
-        scene = trimesh.load_scene(path, process=False, merge_primitives=True)
+        with opened_for_trimesh(path) as source:
+            scene = trimesh.load_scene(**source, process=False, merge_primitives=True)
         nodes = [(name, *scene.graph[name]) for name in sorted(scene.graph.nodes_geometry)]
         parts = [(name, pose, scene.geometry[geometry]) for name, pose, geometry in nodes]
         triangles = [part for part in parts if isinstance(part[2], trimesh.Trimesh)]
+    except MeshError:
+        raise
     except Exception as error:  # a parser may fail in any way on a damaged file
         if is_fault(error):
             raise

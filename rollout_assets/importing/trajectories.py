@@ -8,6 +8,7 @@ z forward), ``rig`` (x down, y left, z forward: Aria's device). It is checked: h
 from __future__ import annotations
 
 import csv
+import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from rollout_assets.geometry.poses import RIG_FROM_LUF, Float32, Float64, compos
 from rollout_assets.importing.config import Camera
 from rollout_assets.importing.frames import Frame
 from rollout_assets.importing.object_file import check_rotation, read_json
+from rollout_assets.parsing import open_regular, read_regular
 from rollout_assets.synthetic.walk import Walk
 
 UPRIGHT = 0.5
@@ -133,7 +135,7 @@ def _forward_share(poses: Float32) -> float:
 def _read_tum(path: Path) -> Trajectory:
     """Lines of ``timestamp tx ty tz qx qy qz qw``, seconds; ``#`` starts a comment."""
     rows = []
-    for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(read_regular(path).decode("utf-8", "replace").splitlines(), 1):
         text = line.split("#", 1)[0].replace(",", " ").strip()
         if text:
             rows.append(_numbers(path, number, text.split(), 8))
@@ -143,7 +145,7 @@ def _read_tum(path: Path) -> Trajectory:
 
 def _read_ase(path: Path) -> Trajectory:
     """``trajectory.csv`` of Aria Synthetic Environments, by the names of its columns."""
-    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
+    with io.TextIOWrapper(open_regular(path), "utf-8", errors="replace", newline="") as stream:
         lines = csv.reader(stream)
         header = [name.strip() for name in next(lines, [])]
         missing = [name for name in (_ASE_TIME, *_ASE_VALUES) if name not in header]

@@ -33,7 +33,7 @@ from rollout_assets.inspection.provenance import refuse_other_campaign
 from rollout_assets.inspection.replay import source_of
 from rollout_assets.oracle import naive
 from rollout_assets.oracle.fusion import fusion_grid
-from rollout_assets.oracle.raycast import render_depth
+from rollout_assets.oracle.raycast import depth_on_host
 from rollout_assets.oracle.scorer import ERROR_FLOOR_M2
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.randomness import rng_for
@@ -321,7 +321,7 @@ class _Naive:
         loaded = self._scenes.find(sample.actor.identity.scene_id)
         assert loaded is not None, "a rollout whose mesh is not there is refused before"
         limits = self.oracle.znear_m, self.oracle.zfar_m
-        return render_depth(loaded[0].bvh, pose[None], self._camera(sample), *limits).depth_m[0].cpu().numpy()
+        return depth_on_host(loaded[0].bvh, pose[None], self._camera(sample), *limits)[0]
 
     def _camera(self, sample: VinSample) -> PinholeCamera:
         return sample.actor.camera.resized(self.oracle.height_px, self.oracle.width_px)

@@ -34,11 +34,11 @@ class ObjectUrl(str):
         scheme, separator, rest = text.partition("://")
         if not separator or scheme not in SCHEMES:
             known = ", ".join(f"{name}://" for name in SCHEMES)
-            raise ConfigError(f"{_without_secrets(text)}: the scheme must be one of {known}")
+            raise ConfigError(f"{without_secrets(text)}: the scheme must be one of {known}")
         bucket, *names = rest.rstrip("/").split("/")
         if "@" in bucket or "?" in rest or "#" in rest:
             raise ConfigError(
-                f"{_without_secrets(text)}: a URL holds a bucket and a prefix only; credentials and options come from "
+                f"{without_secrets(text)}: a URL holds a bucket and a prefix only; credentials and options come from "
                 "the environment"
             )
         if not bucket or "" in names or "." in names or ".." in names or any(not part.isprintable() for part in names):
@@ -108,7 +108,16 @@ def _validated(text: str) -> ObjectUrl:
         raise ValueError(str(error)) from None
 
 
-def _without_secrets(text: str) -> str:
+def server_url(text: str) -> str:
+    """The URL of an HTTP server without a trailing slash; one that cannot be used is a ``ConfigError``."""
+    if not text.startswith(("http://", "https://")):
+        raise ConfigError(f"the URL of a server must start with http:// or https://, got {without_secrets(text)!r}")
+    if without_secrets(text) != text:
+        raise ConfigError(f"{without_secrets(text)}: a URL holds no credentials and no options; a token is given apart")
+    return text.rstrip("/")
+
+
+def without_secrets(text: str) -> str:
     """A refused URL as it may be printed: without what stands before an ``@`` or after a ``?``."""
-    scheme, separator, rest = text.partition("://")
+    scheme, separator, rest = text.partition("://") if is_url(text) else ("", "", text)
     return f"{scheme}{separator}{rest.split('?')[0].split('#')[0].rpartition('@')[2]}"

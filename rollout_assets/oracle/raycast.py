@@ -59,10 +59,25 @@ def render_depth(
     bvh: TriangleBvh, poses_world_camera: ArrayLike, camera: PinholeCamera, znear_m: float, zfar_m: float
 ) -> DepthImages:
     """poses: (n, 12) -> depth of every pixel; valid where something is hit and 1.01 near < z < 0.99 far."""
+    depth, shape = _rendered(bvh, poses_world_camera, camera, znear_m, zfar_m)
+    images = to_torch(depth).reshape(-1, *shape)
+    return DepthImages(images, images > 0)
+
+
+def depth_on_host(
+    bvh: TriangleBvh, poses_world_camera: ArrayLike, camera: PinholeCamera, znear_m: float, zfar_m: float
+) -> Float32:
+    """``render_depth`` as (n, height, width) NumPy, for those who have no use for torch; 0 where it is not valid."""
+    depth, shape = _rendered(bvh, poses_world_camera, camera, znear_m, zfar_m)
+    return to_host(depth).reshape(-1, *shape)
+
+
+def _rendered(
+    bvh: TriangleBvh, poses_world_camera: ArrayLike, camera: PinholeCamera, znear_m: float, zfar_m: float
+) -> tuple[wp.array, tuple[int, int]]:
     poses = to_warp(checked_poses(poses_world_camera), wp.float32, bvh.device)
     pixels, shape = pixel_rays(camera, 1, bvh.device)
-    depth = to_torch(_cast(bvh, poses, pixels, shape, znear_m, zfar_m)).reshape(-1, *shape)
-    return DepthImages(depth, depth > 0)
+    return _cast(bvh, poses, pixels, shape, znear_m, zfar_m), shape
 
 
 def checked_poses(poses_world_camera: ArrayLike) -> Float32:

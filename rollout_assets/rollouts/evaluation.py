@@ -20,7 +20,7 @@ from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.config import CampaignConfig, RolloutRecipeConfig
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import Float32
-from rollout_assets.oracle.raycast import render_depth
+from rollout_assets.oracle.raycast import depth_on_host
 from rollout_assets.oracle.scorer import CandidateLabels, OracleScorer, OracleState, ScoreRequest
 from rollout_assets.rollouts.engine import Chain, EvaluatedState
 from rollout_assets.rollouts.keys import RolloutKey, ShellPath
@@ -226,12 +226,9 @@ class StateEvaluator:
             camera = shared[0][0].actor.camera.resized(size.height_px, size.width_px)
             for start in range(0, len(shared), DEPTH_VIEWS_PER_LAUNCH):
                 poses = np.stack([pose for _, pose in shared[start : start + DEPTH_VIEWS_PER_LAUNCH]])
-                images = render_depth(scene.bvh, poses, camera, oracle.znear_m, oracle.zfar_m)
+                images = depth_on_host(scene.bvh, poses, camera, oracle.znear_m, oracle.zfar_m)
                 focal, principal = (camera.fx_px, camera.fy_px), (camera.cx_px, camera.cy_px)
-                depths.extend(
-                    SelectedDepth(depth, valid, focal, principal)
-                    for depth, valid in zip(images.depth_m.cpu().numpy(), images.valid.cpu().numpy(), strict=True)
-                )
+                depths.extend(SelectedDepth(depth, depth > 0, focal, principal) for depth in images)
         self.times.add("depth", began)
         return depths
 

@@ -141,12 +141,14 @@ class RolloutGenerator:
     def prepare(self, row: IndexRow) -> PreparedSample:
         """A row with its targets, before any rollout.
 
-        A row that cannot be used, because of a ``DataError`` or for want of a target, is read a second time: two
-        readings that disagree are a ``ReadingsDiffer``, so that a passing fault is not taken for what the data says.
+        A row that cannot be used, because of a ``DataError`` or for want of a target, is read a second time, from where
+        the source lies: two readings that disagree are a ``ReadingsDiffer``, so that neither a passing fault nor a
+        damaged copy is taken for what the data says.
         """
         first = self._reading(row)
         if isinstance(first, PreparedSample) and first.skip_reason is None:
             return first
+        self.store.copy_anew(row)
         second = self._reading(row)
         if _verdict(first) != _verdict(second):
             raise ReadingsDiffer(

@@ -8,7 +8,7 @@ from rollout_assets.candidates.mixture import CandidateRequest, generate_candida
 from rollout_assets.candidates.rules import Extent, with_no_hit
 from rollout_assets.candidates.shell import CandidateShell
 from rollout_assets.config import CampaignConfig
-from rollout_assets.oracle.raycast import render_depth
+from rollout_assets.oracle.raycast import depth_on_host
 from rollout_assets.oracle.scene import OracleScene
 from rollout_assets.rollouts.keys import RolloutKey
 from rollout_assets.sources.sample import VinActor
@@ -28,6 +28,6 @@ def views_at_root(
     if len(takeable):
         camera = actor.camera.resized(config.oracle.height_px, config.oracle.width_px)
         poses = shell.pose_world_camera[takeable]
-        images = render_depth(scene.bvh, poses, camera, config.oracle.znear_m, config.oracle.zfar_m)
-        hits[takeable] = images.valid.flatten(1).sum(dim=1).cpu().numpy()
+        depth = depth_on_host(scene.bvh, poses, camera, config.oracle.znear_m, config.oracle.zfar_m)
+        hits[takeable] = np.count_nonzero(depth > 0, axis=(1, 2))
     return with_no_hit(shell, hits)

@@ -11,13 +11,15 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from rollout_assets.parsing import open_regular
+
 
 def read_array_file(path: Path) -> NDArray[Any]:
     """The array of an ``.npy`` file; whatever is wrong with its bytes is a ``ValueError``.
 
     No more memory is taken than the file has bytes. It is not mapped: a read of a map that fails ends the process.
     """
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         promised = _promised_bytes(stream)
         held = os.fstat(stream.fileno()).st_size - stream.tell()
         if promised > held:

@@ -7,7 +7,9 @@ as new shards, as on a disk.
 
 from __future__ import annotations
 
-from functools import cache
+import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rollout_assets.errors import SourceDamaged
@@ -62,6 +64,12 @@ class SourceFolder:
         self._present.add(spec.shard_id)
         return folder
 
+    def copy_anew(self, spec: ShardSpec) -> None:
+        """Copy every file of a shard again, if the store lies behind a URL."""
+        if self._mirror is not None:
+            self._mirror.folder(spec.relative_dir, anew=True)
+            self._present.discard(spec.shard_id)
+
     @staticmethod
     def _copy_metadata(mirror: ObjectMirror) -> None:
         """The manifest first: an append replaces it last, so whatever is there beyond it can be left out."""
@@ -74,11 +82,27 @@ class MeshFolder:
 
     def __init__(self, location: Location) -> None:
         self.location = location
-        self._find = cache(ObjectMirror(location).file) if isinstance(location, ObjectUrl) else None
+        self._mirror = ObjectMirror(location) if isinstance(location, ObjectUrl) else None
+        self._found: dict[str, Path | None] = {}
 
     def file(self, name: str) -> Path | None:
-        """The file of a name; None if there is none. Behind a URL it is asked for once."""
-        if self._find is not None:
-            return self._find(name)
-        path = Path(self.location) / name
-        return path if path.is_file() else None
+        """The file of a name; None without one. Behind a URL it is requested once, and again if its copy changes."""
+        if self._mirror is None:
+            path = Path(self.location) / name
+            return path if path.is_file() else None
+        if name not in self._found or (self._found[name] is not None and not self._mirror.is_unaltered(name)):
+            self._found[name] = self._mirror.file(name)
+        return self._found[name]
+
+    def copy_anew(self, name: str) -> None:
+        """Copy a file again, if it lies behind a URL."""
+        if self._mirror is not None:
+            self._found[name] = self._mirror.file(name, anew=True)
+
+    def names(self) -> Iterator[str]:
+        """Names of all files, by one listing; none in a folder that is not there."""
+        if self._mirror is not None:
+            yield from (fact.key for fact in self._mirror.objects.listing())
+            return
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.location) as entries:
+            yield from (entry.name for entry in entries if entry.is_file())

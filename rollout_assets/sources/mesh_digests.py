@@ -11,27 +11,12 @@ import hashlib
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from rollout_assets.files import replace_bytes
+from rollout_assets.files import FileStamp, replace_bytes
 
 _VERSION = 2
 _DIGITS = 64
-
-
-class FileStamp(NamedTuple):
-    """What changes when a file is replaced or written to; nobody can set the time of the change of status back."""
-
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    inode: int
-
-    @classmethod
-    def of(cls, path: Path) -> FileStamp:
-        """The stamp of a file as it is now."""
-        status = path.stat()
-        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 class MeshDigests:

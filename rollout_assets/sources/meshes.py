@@ -20,12 +20,14 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from rollout_assets.errors import MeshError, is_fault
+from rollout_assets.errors import MeshError, NotRegularFile, is_fault
+from rollout_assets.files import FileStamp
 from rollout_assets.locations.url import Location
 from rollout_assets.sources import simplification
 from rollout_assets.sources.folder import MeshFolder
-from rollout_assets.sources.mesh_digests import FileStamp, MeshDigests
+from rollout_assets.sources.mesh_digests import MeshDigests
 from rollout_assets.sources.ply import UnusualPly, read_binary_ply
+from rollout_assets.sources.trimesh_files import opened_for_trimesh
 
 MESH_STEM = "scene_ply_{scene_id}"
 """File name of a scene's mesh, without its ending."""
@@ -164,6 +166,16 @@ class MeshLibrary:
         candidates = (folder.file(mesh_file_name(scene_id, end)) for folder in self._folders for end in MESH_ENDINGS)
         return next((path for path in candidates if path is not None), None)
 
+    def scenes(self) -> frozenset[str]:
+        """Every scene that has a mesh file, by one listing of each directory."""
+        prefix = MESH_STEM.format(scene_id="")
+        names = (name for folder in self._folders for name in folder.names())
+        return frozenset(
+            Path(name).stem.removeprefix(prefix)
+            for name in names
+            if name.startswith(prefix) and name.endswith(MESH_ENDINGS)
+        )
+
     def load(self, scene_id: str) -> TriangleMesh:
         """The mesh of a scene, from memory when the file has not been touched since."""
         path = self._require(scene_id)
@@ -201,6 +213,12 @@ class MeshLibrary:
         if (path := self.find(scene_id)) is not None:
             self._digests.forget(path)
 
+    def copy_anew(self, scene_id: str) -> None:
+        """Let the next reading of a scene's mesh come from where it lies, and not from a copy on this machine."""
+        for folder in self._folders:
+            for ending in MESH_ENDINGS:
+                folder.copy_anew(mesh_file_name(scene_id, ending))
+
     @property
     def kept_bytes(self) -> int:
         """Memory held by kept meshes."""
@@ -216,20 +234,24 @@ class MeshLibrary:
 
 
 def _read(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    if path.suffix.lower() == ".ply":
-        try:
-            return read_binary_ply(path)
-        except UnusualPly:
-            pass
-    return _read_with_trimesh(path)
+    try:
+        if path.suffix.lower() == ".ply":
+            with suppress(UnusualPly):
+                return read_binary_ply(path)
+        return _read_with_trimesh(path)
+    except NotRegularFile as error:
+        raise MeshError(str(error)) from None
 
 
 def _read_with_trimesh(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     import trimesh  # slow to load, and needed only for files that our own reader does not know
 
     try:
-        mesh: Any = trimesh.load(path, force="mesh", process=False)
+        with opened_for_trimesh(path) as source:
+            mesh: Any = trimesh.load(**source, force="mesh", process=False)
         vertices, faces = np.asarray(mesh.vertices), np.asarray(mesh.faces)
+    except MeshError:
+        raise
     except Exception as error:  # a parser may fail in any way on a damaged file
         if is_fault(error):
             raise

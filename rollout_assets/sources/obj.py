@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from array import array
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from rollout_assets.errors import MeshError
 from rollout_assets.geometry.poses import Float64
+from rollout_assets.parsing import open_regular
 
 ObjMesh = tuple[Float64, NDArray[np.int32], NDArray[np.int32], tuple[str, ...]]
 
@@ -61,5 +63,5 @@ def _index(word: str, count: int) -> int:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    with path.open("r", encoding="utf-8", errors="replace") as stream:
+    with io.TextIOWrapper(open_regular(path), "utf-8", errors="replace") as stream:
         yield from stream

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.errors import MeshError
+from rollout_assets.parsing import open_regular, read_regular
 
 _C_NAMES = ("char", "uchar", "short", "ushort", "int", "uint", "float", "double")
 _SIZED_NAMES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float32", "float64")
@@ -56,7 +57,7 @@ class _Element:
 
 def read_binary_ply(path: Path) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """Vertices (n, 3) float32 and faces (m, 3) integers of a binary PLY file of triangles."""
-    data = path.read_bytes()
+    data = read_regular(path)
     byte_order, elements, start = _parse_header(path, data)
     tables: dict[str, NDArray[Any]] = {}
     for element in elements:
@@ -74,7 +75,7 @@ def read_labelled_ply(path: Path, columns: Sequence[str]) -> LabelledPly:
     Faces may all be quads as well; each becomes two triangles with the same label. In a file without such a face column
     one of the vertices is looked for: a triangle has the label that most of its corners have, or else its first one's.
     """
-    data = path.read_bytes()
+    data = read_regular(path)
     byte_order, elements, start = _parse_header(path, data)
     tables: dict[str, NDArray[Any]] = {}
     for element in elements:
@@ -121,7 +122,7 @@ def _uniform_rows(
 
 def has_column(path: Path, columns: Sequence[str]) -> bool:
     """Whether a PLY file's header names one of the columns, of faces or of vertices."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         lines = stream.read(_LONGEST_HEADER).split(b"end_header")[0].decode("ascii", "replace").splitlines()
     return any(line.split()[:1] == ["property"] and line.split()[-1] in columns for line in lines)
 
@@ -234,7 +235,7 @@ def _faces(path: Path, tables: dict[str, NDArray[Any]]) -> NDArray[Any]:
 
 def read_ply_points(path: Path) -> NDArray[np.float32]:
     """Vertices (n, 3) float32 of a binary PLY file, with or without faces."""
-    data = path.read_bytes()
+    data = read_regular(path)
     try:
         byte_order, elements, start = _parse_header(path, data)
         for element in elements:

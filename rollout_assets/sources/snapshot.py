@@ -8,6 +8,7 @@ store; one that the system does not let us read is an ``OSError``, because it sa
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,16 @@ import numpy as np
 from pydantic import ValidationError
 
 from rollout_assets.config.problems import validation_problems
-from rollout_assets.errors import SourceDamaged, SourceError, SourceVersionUnknown
-from rollout_assets.parsing import parse_json
+from rollout_assets.errors import NotRegularFile, SourceDamaged, SourceError, SourceVersionUnknown
+from rollout_assets.locations.local_store import chunk_shape
+from rollout_assets.parsing import parse_json, read_regular
 from rollout_assets.sources import layout
 from rollout_assets.sources.array_files import read_array_file
 from rollout_assets.sources.layout import BlockSpec, IndexRow, KnownBlock, Manifest, ShardSpec
 from rollout_assets.sources.versions import name_problems, unsupported_version
+
+LARGEST_READ_BYTES = 1 << 32
+"""Decoded bytes of the largest row and chunk; a document can promise any number."""
 
 MetadataCheck = Callable[["StoreSnapshot"], Iterator[str]]
 """Gives every problem that it finds in a store's metadata."""
@@ -152,7 +157,7 @@ def split_files_equal_index(snapshot: StoreSnapshot) -> Iterator[str]:
         except FileNotFoundError:
             yield f"{name}: missing"
             continue
-        except ValueError as error:
+        except (ValueError, NotRegularFile) as error:
             yield f"{name}: cannot be read: {error}"
             continue
         if stored.dtype != np.int64 or stored.ndim != 1:
@@ -228,11 +233,23 @@ def _array_shape(path: Path, spec: BlockSpec, known: KnownBlock, rows: int) -> t
         problems.append(f"dtype is {dtype}, expected {description}")
     if shape[:1] != (rows,) or known.fitting(shape[1:]) is None:
         problems.append(f"shape is {shape}, expected {description}")
+    try:
+        refuse_oversize(shape, chunk_shape(meta), dtype.itemsize)
+    except ValueError as error:
+        problems.append(str(error))
     if spec.dtype is not None and spec.dtype != str(dtype):
         problems.append(f"the manifest says dtype {spec.dtype}, the array is {dtype}")
     if spec.shape is not None and spec.shape != shape:
         problems.append(f"the manifest says shape {spec.shape}, the array has {shape}")
     return shape, problems
+
+
+def refuse_oversize(shape: Sequence[int], chunk: Sequence[int], item_bytes: int) -> None:
+    """Raise ``ValueError`` for an array of whose rows or chunks a single one is larger than any that is read."""
+    for what, sizes in (("row", shape[1:]), ("chunk", chunk)):
+        size = math.prod(sizes) * item_bytes
+        if size > LARGEST_READ_BYTES:
+            raise ValueError(f"one {what} has {size:,} bytes by its shape, at most {LARGEST_READ_BYTES:,} are read")
 
 
 def _same_letters(sizes: dict[str, tuple[int, str]], known: KnownBlock, trailing: tuple[int, ...]) -> Iterator[str]:
@@ -255,7 +272,7 @@ def _record_problems(folder: Path, spec: BlockSpec, rows: int) -> Iterator[str]:
             return
     try:
         offsets = read_array_file(offsets_path)
-    except ValueError as error:
+    except (ValueError, NotRegularFile) as error:
         yield f"{offsets_path.name} cannot be read: {error}"
         return
     if offsets.dtype != np.int64 or offsets.shape != (rows + 1,):
@@ -267,10 +284,10 @@ def _record_problems(folder: Path, spec: BlockSpec, rows: int) -> Iterator[str]:
 def _read_index(path: Path, manifest: Manifest) -> tuple[tuple[IndexRow, ...], list[str]]:
     """The committed rows, and the lines that are none. Rows of unknown shards count as an append only at the tail."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = read_regular(path).decode("utf-8").splitlines()
     except FileNotFoundError:
         return (), [f"{path.name}: missing"]
-    except UnicodeDecodeError as error:
+    except (UnicodeDecodeError, NotRegularFile) as error:
         return (), [f"{path.name}: cannot be read: {error}"]
     shard_ids = {shard.shard_id for shard in manifest.shards}
     rows: list[IndexRow] = []
@@ -294,7 +311,9 @@ def _read_index(path: Path, manifest: Manifest) -> tuple[tuple[IndexRow, ...], l
 
 def _read_json(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
     try:
-        value = parse_json(path.read_bytes())
+        value = parse_json(read_regular(path))
+    except NotRegularFile as error:
+        return None, [str(error)]
     except ValueError as error:
         return None, [f"{path.name}: unreadable JSON: {error}"]
     if not isinstance(value, dict):

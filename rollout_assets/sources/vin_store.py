@@ -14,11 +14,13 @@ import zarr
 from numpy.typing import NDArray
 
 from rollout_assets.config import SplitConfig
-from rollout_assets.errors import SourceDamaged, SourceError, SourceRowMissing, is_fault
+from rollout_assets.errors import NotRegularFile, SourceDamaged, SourceError, SourceRowMissing, is_fault
 from rollout_assets.geometry.boxes import SEM_ID, is_padding, unpack_boxes
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import RIG_FROM_LUF, Float32, compose, finite_rigid
+from rollout_assets.locations.local_store import RegularFileStore
 from rollout_assets.locations.url import Location
+from rollout_assets.parsing import open_regular
 from rollout_assets.sources import layout
 from rollout_assets.sources.array_files import read_array_file
 from rollout_assets.sources.folder import SourceFolder
@@ -27,7 +29,7 @@ from rollout_assets.sources.mesh_digests import MeshDigests
 from rollout_assets.sources.meshes import MeshLibrary
 from rollout_assets.sources.sample import BoxSet, EvidencePoints, VinActor, VinSample, VinTruth, class_names_of
 from rollout_assets.sources.scene_splits import scene_splits
-from rollout_assets.sources.snapshot import StoreSnapshot
+from rollout_assets.sources.snapshot import StoreSnapshot, refuse_oversize
 from rollout_assets.sources.versions import REFERENCE, SNIPPET, block_of
 
 
@@ -89,6 +91,11 @@ class VinOfflineStore:
     def shard_dir(self, shard: ShardSpec, *, anew: bool = False) -> Path:
         """The folder with all files of one shard; ``anew`` compares copies of objects with what is there now."""
         return self._folder.shard(shard, self.version, anew=anew)
+
+    def copy_anew(self, row: IndexRow) -> None:
+        """Let the next reading of a row come from where the store lies, and not from copies on this machine."""
+        self._folder.copy_anew(self._shard(row))
+        self.meshes.copy_anew(row.scene_id)
 
     @property
     def manifest(self) -> layout.Manifest:
@@ -181,12 +188,13 @@ class VinOfflineStore:
             return None
         payload, offsets_path = (self.shard_dir(self._shard(row)) / path for path in spec.paths)
         try:
+            # Not mapped into memory: a read of a map that fails ends the process instead of raising an error.
             begin, end = read_array_file(offsets_path)[row.row : row.row + 2]
-            with payload.open("rb") as stream:
+            with open_regular(payload) as stream:
                 stream.seek(int(begin))
                 packed = stream.read(int(end - begin))
             return msgpack.unpackb(packed, strict_map_key=False)
-        except (ValueError, FileNotFoundError, msgpack.exceptions.UnpackException) as error:
+        except (ValueError, EOFError, FileNotFoundError, NotRegularFile, msgpack.exceptions.UnpackException) as error:
             raise self._damage(row, name, f"record cannot be decoded: {error!r}") from None
 
     def padded_poses(self, row: IndexRow) -> int:
@@ -206,7 +214,8 @@ class VinOfflineStore:
             array = self._arrays.get((shard.shard_id, name))
             if array is None:
                 path = self.shard_dir(shard) / shard.blocks[name].paths[0]
-                array = zarr.open_array(path, mode="r")
+                array = zarr.open_array(RegularFileStore(path, read_only=True), mode="r")
+                refuse_oversize(array.shape, array.chunks, array.dtype.itemsize)
                 self._arrays[shard.shard_id, name] = array
             return array
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from rollout_assets.config import canonical_hash
 from rollout_assets.errors import MeshError, counted
+from rollout_assets.files import FileStamp
 from rollout_assets.geometry.poses import Float32
-from rollout_assets.sources.mesh_digests import FileStamp
 from rollout_assets.sources.meshes import MESH_ENDINGS, content_hash
 from rollout_assets.synthetic.furnish import Maker
 from rollout_assets.synthetic.furniture import CLASS_IDS, CLASS_NAMES, KINDS, Piece, make_piece

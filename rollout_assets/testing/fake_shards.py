@@ -39,7 +39,7 @@ class FakeSource:
     manifest: ClassVar[Any] = SimpleNamespace(shards=())
     """A manifest without shards: there are no files to watch."""
     version: ClassVar[int] = FORMAT_VERSION
-    meshes: ClassVar[Any] = SimpleNamespace(simplify=None, find=lambda _: None)
+    meshes: ClassVar[Any] = SimpleNamespace(simplify=None, find=lambda _: None, scenes=frozenset)
     """A library without meshes."""
 
     @property

@@ -67,11 +67,21 @@ def write_large_campaign(folder: Path, source: Path, name: str = "many", rows_pe
     return path
 
 
-def build_large_source(store_dir: Path, rows: int) -> Path:
-    """A source of ``rows`` rows, every tenth scene of them in ``val``."""
+def build_large_source(
+    store_dir: Path,
+    rows: int,
+    *,
+    rows_per_scene: int = ROWS_PER_SCENE,
+    rows_per_shard: int = ROWS_PER_SOURCE_SHARD,
+    val_every: int = 10,
+) -> Path:
+    """A source of ``rows`` rows, every tenth scene of them in ``val``, unless told otherwise."""
     with staged_store(store_dir, overwrite=False) as folder:
-        specs = [_source_shard(folder, first, rows) for first in range(0, rows, ROWS_PER_SOURCE_SHARD)]
-        index = [_index_row(number) for number in range(rows)]
+        specs = [
+            _source_shard(folder, number, first, min(rows_per_shard, rows - first))
+            for number, first in enumerate(range(0, rows, rows_per_shard))
+        ]
+        index = [_index_row(row, row // rows_per_scene, specs[row // rows_per_shard], val_every) for row in range(rows)]
         corners = np.eye(3, dtype=np.float32)
         for scene in dict.fromkeys(row.scene_id for row in index):
             mesh = folder / layout.MESHES_DIR / mesh_file_name(scene)
@@ -80,22 +90,21 @@ def build_large_source(store_dir: Path, rows: int) -> Path:
     return store_dir
 
 
-def _index_row(number: int) -> IndexRow:
-    scene, snippet = f"home-{number // ROWS_PER_SCENE:06d}", f"snippet-{number % ROWS_PER_SCENE:03d}"
+def _index_row(number: int, scene_number: int, shard: ShardSpec, val_every: int) -> IndexRow:
+    scene, snippet = f"home-{scene_number:06d}", f"snippet-{number:06d}"
     return IndexRow(
         sample_index=number,
         sample_key=f"{scene}/{snippet}",
         scene_id=scene,
         snippet_id=snippet,
-        split="val" if number // ROWS_PER_SCENE % 10 == 9 else "train",
-        shard_id=layout.shard_name(number // ROWS_PER_SOURCE_SHARD),
-        row=number % ROWS_PER_SOURCE_SHARD,
+        split="val" if scene_number % val_every == val_every - 1 else "train",
+        shard_id=shard.shard_id,
+        row=number - shard.row_start,
     )
 
 
-def _source_shard(folder: Path, first: int, rows: int) -> ShardSpec:
-    name = layout.shard_name(first // ROWS_PER_SOURCE_SHARD)
-    count = min(ROWS_PER_SOURCE_SHARD, rows - first)
+def _source_shard(folder: Path, number: int, first: int, count: int) -> ShardSpec:
+    name = layout.shard_name(number)
     blocks = {}
     for block, shape in _SHAPES.items():
         dtype = np.dtype(layout.KNOWN_BLOCKS[block].dtype)
@@ -113,6 +122,9 @@ def finish_shards(
     seals: dict[str, markers.SourceShardSeal] = {}
     for entry in entries:
         owner = _owner(entry, source, seals, records_per_row)
+        note = markers.validated_note(layout_.root, owner)
+        note.parent.mkdir(exist_ok=True)
+        note.touch()
         _write_shard(layout_.shard(entry.shard_id), owner, entry.shard_id)
 
 

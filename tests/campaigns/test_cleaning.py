@@ -50,9 +50,9 @@ def age(path: Path, days: float) -> None:
     os.utime(path, (then, then))
 
 
-def test_nothing_is_removed_unless_asked_and_a_clean_campaign_has_nothing_to_remove(campaign):
+def test_only_apply_removes_and_then_nothing_is_left_to_remove(campaign):
     (found,) = clean_campaign(campaign.config).found
-    assert (found.kind, found.name) == ("version", "v000001") and "older than the newest 1" in found.why
+    assert (found.kind, found.name) == ("version", "v000001")
     assert found.bytes > 10_000
     assert [version.name for version in versions_on_disk(campaign.config)] == ["v000001", "v000002"]
     assert clean_campaign(campaign.config, apply=True).removed == (found,)
@@ -100,7 +100,7 @@ def test_what_a_process_takes_up_after_it_was_found_is_kept_back(campaign, monke
     monkeypatch.setattr(cleaning, "removable_parts", lambda _: found)
     with file_lock(layout.lock("shard-000000"), "a build"):
         result = clean_campaign(campaign.config, apply=True)
-    assert result.removed == () and "the lock is held by process" in result.kept_back[0]
+    assert result.removed == () and f"process {os.getpid()}" in result.kept_back[0]
     assert (layout.staging / f"shard-000000.x-{machine_name()}").is_dir()
 
 
@@ -119,7 +119,7 @@ def test_younger_things_are_left_for_a_while(made, tmp_path):
 
 
 @pytest.mark.ci
-def test_a_set_aside_shard_stays_while_a_planned_one_can_take_it_over(tmp_path):
+def test_a_set_aside_shard_stays_while_it_can_be_taken_over(tmp_path):
     rows = (("train", 4),)
     campaign = campaign_at(tmp_path, rows)
     campaign.run_all()
@@ -150,12 +150,12 @@ def test_notes_about_failures_go_when_their_shard_is_finished(tmp_path):
         write_failure(layout, entries[number], RuntimeError("no"))
     campaign.run(entries[0])
     found = removable_parts(campaign.config)
-    assert [part.why for part in found] == ["its shard is finished since", "there is a later note about its shard"]
+    assert [part.name.split(".")[1] for part in found] == ["shard-000000", "shard-000001"]
     clean_campaign(campaign.config, apply=True)
     assert [path.name.split(".")[1] for path in layout.shards.glob("_FAILED*")] == ["shard-000001"]
 
 
-def test_trainings_go_but_for_the_current_the_evaluated_and_running_ones(campaign):
+def test_current_evaluated_and_running_trainings_stay(campaign):
     layout = CampaignLayout.of(campaign.config)
     for name in ("aa", "bb", "cc", "dd"):
         (layout.policies / name).mkdir(parents=True)
@@ -174,7 +174,7 @@ def test_trainings_go_but_for_the_current_the_evaluated_and_running_ones(campaig
     assert sorted(path.name for path in layout.policies.iterdir()) == ["aa", "bb"]
 
 
-def test_a_cleaning_that_is_killed_leaves_what_the_next_one_removes(campaign, monkeypatch):
+def test_a_killed_cleaning_is_finished_by_the_next(campaign, monkeypatch):
     clean_campaign(campaign.config, apply=True)
     layout = CampaignLayout.of(campaign.config)
     (layout.policies / "old").mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from rollout_assets.campaigns import run
 from rollout_assets.campaigns.layout import CampaignLayout
@@ -19,11 +21,12 @@ from rollout_assets.campaigns.run import run_campaign
 from rollout_assets.campaigns.shard import run_rollout_shard
 from rollout_assets.campaigns.status import summarize_rollout_shard_campaign
 from rollout_assets.config import CampaignConfig
-from rollout_assets.errors import ConfigError, MachineFault, ShardFailed, SourceDamaged
+from rollout_assets.errors import MachineFault, ShardFailed, SourceDamaged
 from rollout_assets.sources import layout as source_layout
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.campaigns.failing_machine import FAULTS, LAUNCH, UPLOAD, Fault, failing
 from tests.campaigns.kill_campaigns import real
+from tests.support.refusals import refused
 
 SHARD = "shard-000000"
 NO_FILE = ("EIO", "EMFILE", "ENOSPC", "no memory")
@@ -112,7 +115,7 @@ def content(config: CampaignConfig, shard_id: str = SHARD) -> str | None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_fault_at_any_kind_of_read_or_write_is_tried_again_and_changes_nothing(
+def test_a_fault_at_any_read_or_write_changes_no_result(
     group: str, small_store: Path, undisturbed: Undisturbed, tmp_path: Path, retries: Callable[[int], None]
 ) -> None:
     config = real(tmp_path / "out", small_store, rows_per_shard=2)
@@ -128,7 +131,7 @@ def test_a_fault_at_any_kind_of_read_or_write_is_tried_again_and_changes_nothing
 
 
 @pytest.mark.ci
-def test_the_promoted_digests_are_those_of_a_machine_without_faults(
+def test_faults_do_not_change_the_promoted_digests(
     small_store: Path, undisturbed: Undisturbed, tmp_path: Path, retries: Callable[[int], None]
 ) -> None:
     config = real(tmp_path / "out", small_store, rows_per_shard=2)
@@ -143,7 +146,7 @@ def test_the_promoted_digests_are_those_of_a_machine_without_faults(
 
 @pytest.mark.parametrize("kind", NO_FILE)
 @pytest.mark.parametrize("name", [source_layout.MANIFEST_FILE, source_layout.INDEX_FILE, "all.npy", ".offsets.npy"])
-def test_metadata_that_cannot_be_read_says_nothing_about_the_source(kind: str, name: str, small_store: Path) -> None:
+def test_unreadable_metadata_is_no_damage_of_the_source(kind: str, name: str, small_store: Path) -> None:
     with failing(Fault(name, kind)), pytest.raises((OSError, MemoryError)) as caught:
         VinOfflineStore.open(small_store)
     assert not isinstance(caught.value, SourceDamaged) and name in str(caught.value)
@@ -162,26 +165,26 @@ def test_a_fault_that_stays_fails_the_shard_and_leaves_no_marker(kind: str, smal
     assert status.state == "failed" and status.reason
 
 
-def test_a_missing_device_fails_and_once_corrected_the_shards_are_built(
+def test_shards_are_built_once_a_missing_device_is_corrected(
     small_store: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     oracle = undisturbed[0].oracle.model_dump()
     missing = real(tmp_path / "out", small_store, rows_per_shard=2, oracle=oracle | {"device": "cuda:77"})
     result = run_campaign(missing)
     assert [shard.outcome for shard in result.shards] == ["failed", "failed"]
-    assert "device 'cuda:77' is not there" in result.shards[0].reason
+    assert "'cuda:77'" in result.shards[0].reason
     config = real(tmp_path / "out", small_store, rows_per_shard=2)
     assert [shard.outcome for shard in run_campaign(config).shards] == ["built", "built"]
     assert content(config) == content(undisturbed[0])
 
 
 @pytest.mark.parametrize("marker", ["_owner.json", "_SUCCESS.json", "rollouts.zarr/manifest.json"])
-def test_a_finished_shard_that_cannot_be_read_for_now_is_not_set_aside(
+def test_a_finished_but_unreadable_shard_is_not_set_aside(
     marker: str, small_store: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     shutil.copytree(undisturbed[0].shards.output_dir, tmp_path / "out", symlinks=True)
     config = real(tmp_path / "out", small_store, rows_per_shard=2)
-    with failing(Fault(marker, "EIO")), pytest.raises(ShardFailed, match="Input/output error"):
+    with failing(Fault(marker, "EIO")), refused(ShardFailed, SHARD, marker, os.strerror(errno.EIO)):
         run_rollout_shard(config, SHARD)
     assert run_rollout_shard(config, SHARD).outcome == "already_finished"
     assert not CampaignLayout(tmp_path / "out").set_aside_dir.exists()
@@ -205,7 +208,7 @@ def test_damage_that_is_read_only_once_is_a_fault_and_not_damage(
     config = real(tmp_path / "out", small_store, rows_per_shard=2)
     (shard,) = run_campaign(config, shard_ids=[SHARD]).shards
     assert shard.outcome == "built" and not shard.skipped and len(shard.retried) == 1
-    assert "read twice with different results, first: SOURCE_DAMAGED" in shard.retried[0]
+    assert "SOURCE_DAMAGED" in shard.retried[0]
     assert content(config) == content(undisturbed[0])
 
 
@@ -217,19 +220,19 @@ def test_damage_that_stays_skips_its_row_and_the_run_says_so(store_copy: Path, t
     result = run_campaign(config)
     assert result.ok and result.shards[0].retried == ()
     assert "SOURCE_DAMAGED" in result.skipped[0] and "vin.t_world_rig row 0" in result.skipped[0]
-    assert "row(s) skipped: SOURCE_DAMAGED" in summarize_rollout_shard_campaign(config).shards[0].reason
+    assert "SOURCE_DAMAGED" in summarize_rollout_shard_campaign(config).shards[0].reason
     promote_rollout_campaign(config)
     chunk.write_bytes(good)
     again = run_campaign(config)
     assert (
         again.ok and again.skipped == () and [shard.outcome for shard in again.shards] == ["built", "already_finished"]
     )
-    assert "lacks 1 shard(s)" in summarize_rollout_shard_campaign(config).behind, "what was promoted has a row less"
+    assert "1 shard" in summarize_rollout_shard_campaign(config).behind, "what was promoted has a row less"
     promote_rollout_campaign(config)
     assert summarize_rollout_shard_campaign(config).behind == ""
 
 
-def test_a_shard_that_an_earlier_version_finished_in_spite_of_a_fault_is_found_and_rebuilt(
+def test_a_shard_finished_in_spite_of_a_fault_is_rebuilt(
     small_store: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     shutil.copytree(undisturbed[0].shards.output_dir, tmp_path / "out", symlinks=True)
@@ -240,14 +243,14 @@ def test_a_shard_that_an_earlier_version_finished_in_spite_of_a_fault_is_found_a
     (shard / "_owner.json").write_text(json.dumps(owner))
     write_success(shard, SHARD)
     status = summarize_rollout_shard_campaign(config).shards[0]
-    assert status.state == "incomplete" and "a fault of the machine" in status.reason and "DeviceError" in status.reason
+    assert status.state == "incomplete" and "DeviceError" in status.reason
     again = run_campaign(config).shards[0]
     assert again.outcome == "built" and "DeviceError" in again.set_aside[0].reason
     assert content(config) == content(undisturbed[0])
 
 
 def test_a_campaign_without_any_record_fails(small_store: Path, tmp_path: Path) -> None:
-    with pytest.raises((ConfigError, ValueError), match="fusion_voxel_m"):
+    with refused(ValidationError, "oracle.fusion_voxel_m", 1e-9):
         real(tmp_path / "out", small_store, oracle={"fusion_voxel_m": 1e-9})
     narrow = {"mixture": [{"position": "forward_local", "count": 4}], "rules": {"max_yaw_deg": 0.01}}
     config = real(tmp_path / "out", small_store, rows_per_shard=2, candidates=narrow)
@@ -291,12 +294,12 @@ def test_a_mesh_moved_with_size_and_time_kept_is_drift(store_copy: Path, tmp_pat
     mesh.write_bytes(data)
     os.utime(mesh, ns=(status.st_atime_ns, status.st_mtime_ns))
     entry = summarize_rollout_shard_campaign(config, source=open_source(config)).shards[0]
-    assert entry.state == "incomplete" and f"the mesh of scene {scene} has changed" in entry.reason
+    assert entry.state == "incomplete" and f"scene {scene} " in entry.reason
     assert run_campaign(config, shard_ids=[SHARD]).shards[0].outcome == "built"
     assert read_owner(CampaignLayout(tmp_path / "out").shard(SHARD)).mesh_versions[scene] != version
 
 
-def test_a_remembered_digest_that_lies_costs_an_attempt_and_no_label(
+def test_a_wrong_remembered_digest_costs_one_attempt(
     small_store: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     config = real(tmp_path / "out", small_store, rows_per_shard=2)
@@ -307,7 +310,7 @@ def test_a_remembered_digest_that_lies_costs_an_attempt_and_no_label(
     for note in CampaignLayout(tmp_path / "out").mesh_digests.iterdir():
         note.write_text(json.dumps(json.loads(note.read_bytes()) | {"content_hash": "0" * 64}))
     (shard,) = run_campaign(config, shard_ids=[SHARD]).shards
-    assert shard.outcome == "built" and "the mesh of scene" in shard.retried[0]
+    assert shard.outcome == "built" and "scene " in shard.retried[0]
     assert content(config) == content(undisturbed[0])
 
 

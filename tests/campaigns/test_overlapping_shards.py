@@ -11,8 +11,7 @@ from rollout_assets.campaigns.status import summarize_rollout_shard_campaign
 from rollout_assets.errors import StoreError
 from rollout_assets.rollouts.generator import RolloutGenerator
 from tests.campaigns.kill_campaigns import real
-
-LONG_S = 120.0
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def test_a_shard_is_validated_while_the_next_one_is_scored(config, monkeypatch):
     scoring_of_the_second(monkeypatch, scoring.set)
 
     def wait_for_the_next(former, path):
-        waited.append(scoring.wait(LONG_S))
+        waited.append(scoring.wait(PATIENCE_S))
         return former(path)
 
     validation(monkeypatch, wait_for_the_next)

@@ -25,6 +25,8 @@ from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.campaigns.kill_campaigns import fake_campaign, real
 from tests.sources.test_vin_store import edit_array
 from tests.support.digests import store_digests
+from tests.support.refusals import assert_names, refused
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def test_a_finished_shard_is_complete_valid_and_left_alone(copy):
     assert state_of(copy, deep=True).state == "succeeded"
 
 
-def test_the_success_names_the_owner_and_the_owner_accounts_for_every_row(finished):
+def test_success_names_the_owner_that_accounts_for_every_row(finished):
     shard = finished.config.shards.output_dir / "shards/shard-000000"
     owner = json.loads((shard / "_owner.json").read_bytes())
     assert [row["sample_index"] for row in owner["rows"]] == [0] and owner["rows"][0]["records"] == 3
@@ -122,18 +124,26 @@ def test_a_tampered_shard_is_set_aside_named_and_rebuilt(copy, finished, kind):
     assert state_of(copy, deep=True).state == "succeeded"
 
 
-def test_a_changed_config_is_refused_before_any_work_and_rebuilt_after_planning(copy):
+def test_a_changed_config_is_refused_until_planned(copy):
     entry = copy.plan().entries[0]
     changed = fake_campaign(copy.config.shards.output_dir, [("train", 1)], seed=5)
-    with pytest.raises(ShardDrift, match=r"planned for writer config .* 'rollout-assets campaign plan' plans"):
+    with refused(
+        ShardDrift,
+        "shard-000000: ",
+        entry.writer_config_hash[:12],
+        changed.config.writer_config_hash[:12],
+        "campaign plan",
+    ):
         changed.run(entry)
-    assert state_of(changed).state == "incomplete" and "the campaign now has" in state_of(changed).reason
+    assert state_of(changed).state == "incomplete"
+    assert_names(state_of(changed).reason, changed.config.writer_config_hash[:12])
     result = changed.run(changed.plan().entries[0])
-    assert result.outcome == "built" and "built with writer config" in result.set_aside[0].reason
+    assert result.outcome == "built"
+    assert_names(result.set_aside[0].reason, entry.writer_config_hash[:12])
 
 
 @pytest.mark.parametrize("stuck", ["owner/after", "temp/after"])
-def test_a_failure_leaves_a_note_and_nothing_else_and_can_be_repeated(tmp_path, stuck):
+def test_a_failure_leaves_only_a_note_and_can_be_repeated(tmp_path, stuck):
     campaign = fake_campaign(tmp_path, [("train", 1)])
     entry = campaign.plan().entries[0]
 
@@ -141,7 +151,7 @@ def test_a_failure_leaves_a_note_and_nothing_else_and_can_be_repeated(tmp_path, 
         if step == stuck:
             raise ValueError("the lights went out")
 
-    with pytest.raises(ValueError, match="lights"):
+    with refused(ValueError, "lights"):
         campaign.run(entry, fail)
     found = state_of(campaign)
     assert found.state == "failed" and "ValueError: the lights went out" in found.reason
@@ -166,7 +176,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path):
     assert state_of(campaign).state == "missing"
 
 
-def test_a_full_disk_at_any_step_is_one_clear_error_and_the_next_run_succeeds(tmp_path):
+def test_a_full_disk_at_any_step_is_an_error_and_can_be_repeated(tmp_path):
     campaign = fake_campaign(tmp_path, [("train", 1)])
     entry = campaign.plan().entries[0]
     for full_at in ("temp/before", "flush/candidates", "manifest/before", "owner/before", "success/before"):
@@ -175,7 +185,7 @@ def test_a_full_disk_at_any_step_is_one_clear_error_and_the_next_run_succeeds(tm
             if step == full_at:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 
-        with pytest.raises(ShardFailed, match=r"shard-000000: somewhere: No space left on device; free some space"):
+        with refused(ShardFailed, "shard-000000: ", "somewhere: ", os.strerror(errno.ENOSPC)):
             campaign.run(entry, full)
         assert not (tmp_path / "shards/shard-000000").exists() and list((tmp_path / "staging").iterdir()) == []
     assert campaign.run(entry).outcome == "built"
@@ -193,14 +203,14 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_plan_that_a_full_disk_does_not_take_is_named_and_leaves_nothing(small_disk):
+def test_a_plan_on_a_full_disk_is_named_and_leaves_nothing(small_disk):
     campaign = fake_campaign(small_disk / "out", [("train", 1)])
     campaign.plan()
     changed = campaign.config.model_copy(update={"seed": campaign.config.seed + 1})
     with suppress(OSError), (small_disk / "fill").open("wb", buffering=0) as fill:
         while True:
             fill.write(bytes(1_024))
-    with pytest.raises(OSError, match="No space left on device") as caught:
+    with refused(OSError, errno=errno.ENOSPC) as caught:
         write_rollout_shard_manifest_from_config(changed, store=campaign.source)
     assert Path(caught.value.filename).is_relative_to(small_disk / "out")
     assert [path for path in small_disk.rglob("*") if path.name.startswith(".partial-")] == []
@@ -213,12 +223,12 @@ def remount(place, options):
 def test_a_disk_that_is_really_full_or_read_only(small_disk):
     campaign = fake_campaign(small_disk / "out", [("train", 1)])
     entry = campaign.plan().entries[0]
-    with pytest.raises((ShardFailed, StoreError), match="No space left on device"):
+    with refused((ShardFailed, StoreError), os.strerror(errno.ENOSPC)):
         campaign.run(entry)
     assert not (small_disk / "out/shards/shard-000000").exists()
     assert list((small_disk / "out/staging").iterdir()) == []
     remount(small_disk, "size=64m,ro")
-    with pytest.raises(ShardFailed, match="Read-only file system; make it writable"):
+    with refused(ShardFailed, "shard-000000", os.strerror(errno.EROFS)):
         campaign.run(entry)
     remount(small_disk, "size=64m,rw")
     assert campaign.run(entry).outcome == "built"
@@ -232,16 +242,16 @@ def test_a_marker_that_cannot_be_read_sets_no_good_shard_aside(copy, monkeypatch
     entry = copy.plan().entries[0]
     opened = Path.open
 
-    def refused(self, *args, **kwargs):
+    def unreadable(self, *args, **kwargs):
         if self == path:
             raise OSError(code, os.strerror(code), str(self))
         return opened(self, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", refused)
-        with pytest.raises(ShardFailed, match=f"shard-000000: .*{marker}: {os.strerror(code)}"):
+        patch.setattr(Path, "open", unreadable)
+        with refused(ShardFailed, "shard-000000: ", f"{marker}: {os.strerror(code)}"):
             copy.run(entry)
-        assert "cannot be read" in state_of(copy).reason
+        assert_names(state_of(copy).reason, os.strerror(code))
     assert shard.exists() and copy.run(entry).outcome == "already_finished"
 
 
@@ -249,7 +259,7 @@ def test_a_held_shard_is_busy_and_shown_as_running(tmp_path):
     campaign = fake_campaign(tmp_path, [("train", 1)])
     entry = campaign.plan().entries[0]
     with file_lock(CampaignLayout(tmp_path).lock(entry.shard_id), "a test"):
-        with pytest.raises(ShardBusy, match=r"shard-000000: the lock is held by process .*; wait for it"):
+        with refused(ShardBusy, "shard-000000: ", f"process {os.getpid()}"):
             campaign.run(entry)
         assert state_of(campaign).state == "running"
     assert state_of(campaign).state == "missing"
@@ -285,7 +295,7 @@ def test_processes_racing_for_one_shard_build_it_once(tmp_path):
     for racer in racers:
         racer.stdin.write("go\n")
         racer.stdin.flush()
-    said = [word for racer in racers for word in racer.communicate(timeout=120)[0].split()]
+    said = [word for racer in racers for word in racer.communicate(timeout=PATIENCE_S)[0].split()]
     assert said.count("built") == 1 and set(said) <= {"built", "busy", "already_finished"}
     assert list((tmp_path / "staging").iterdir()) == []
     assert not (tmp_path / "set_aside").exists()
@@ -323,13 +333,13 @@ def test_leftovers_of_dead_attempts_do_not_pile_up(tmp_path):
     assert len([path for path in layout.set_aside_dir.iterdir() if path.is_dir()]) == 1
 
 
-def test_a_shard_whose_rows_were_all_skipped_is_finished_without_a_store(tmp_path):
+def test_a_shard_of_skipped_rows_is_finished_without_a_store(tmp_path):
     campaign = fake_campaign(tmp_path, [("train", 2)], options={"barren": frozenset({0})})
     for entry in campaign.plan().entries:
         campaign.run(entry)
     barren, fertile = summarize_rollout_shard_campaign(campaign.config).shards
     assert (barren.state, barren.records, barren.rows_skipped) == ("succeeded", 0, 1)
-    assert barren.reason == "1 row(s) skipped: NO_ACTOR_VISIBLE_SOURCE"
+    assert "NO_ACTOR_VISIBLE_SOURCE" in barren.reason
     assert not (tmp_path / f"shards/{barren.shard_id}/{STORE_NAME}").exists()
     assert fertile.records == 3 and campaign.run(campaign.plan().entries[0]).outcome == "already_finished"
 
@@ -361,7 +371,7 @@ def test_a_changed_source_row_is_noticed_and_the_shard_rebuilt(store_copy, tmp_p
     assert run_rollout_shard(config, entry).outcome == "already_finished", "a new date alone is no change"
     edit_array(store_copy, POINTS_WORLD, lambda values: np.add(values, 0.25, out=values))
     again = run_rollout_shard(config, entry)
-    assert again.outcome == "built" and "files of source shard-000000 have changed" in again.set_aside[0].reason
+    assert again.outcome == "built" and "source shard-000000" in again.set_aside[0].reason
     assert (
         store_digests(again.store_dir) != store_digests(again.set_aside[0].path / STORE_NAME)
         and first.outcome == "built"
@@ -378,7 +388,7 @@ def test_a_changed_mesh_is_noticed(store_copy, tmp_path):
         path.unlink()
     shutil.copy(kept, first)
     again = run_rollout_shard(config, entry)
-    assert again.outcome == "built" and "the mesh of scene" in again.set_aside[0].reason
+    assert again.outcome == "built" and "scene " in again.set_aside[0].reason
 
 
 def test_new_snippets_leave_finished_shards_as_they_are(store_copy, tmp_path):
@@ -403,7 +413,7 @@ def on_another_machine(monkeypatch, campaign, entry):
         return run_rollout_shard(campaign.config, entry, source=campaign.source, writer=lambda: campaign.writer)
 
 
-def test_what_another_machine_is_building_is_left_alone_until_it_is_silent(tmp_path, monkeypatch):
+def test_a_shard_of_another_machine_waits_until_it_is_silent(tmp_path, monkeypatch):
     campaign = fake_campaign(tmp_path / "out", [("train", 1)])
     entry = campaign.plan().entries[0]
     layout = CampaignLayout.of(campaign.config)
@@ -418,7 +428,7 @@ def test_what_another_machine_is_building_is_left_alone_until_it_is_silent(tmp_p
     assert not theirs.exists()
 
 
-def test_of_two_builders_without_a_common_lock_the_first_has_built_the_shard(tmp_path, monkeypatch):
+def test_of_two_builders_without_a_lock_the_first_wins(tmp_path, monkeypatch):
     without_locks(monkeypatch)
     campaign = fake_campaign(tmp_path / "out", [("train", 1)])
     entry = campaign.plan().entries[0]
@@ -446,6 +456,6 @@ def test_two_builders_that_made_different_content_are_an_error(tmp_path, monkeyp
         if step == "rename/before" and not first:
             first.append(on_another_machine(monkeypatch, other, entry))
 
-    with pytest.raises(ShardFailed, match="two builders made different content from the same plan"):
+    with refused(ShardFailed, "shard-000000: ", __cause__=None):
         campaign.run(entry, overtaken)
     assert CampaignLayout.of(campaign.config).shard(entry.shard_id).is_dir()  # the first one's is not touched

@@ -21,6 +21,7 @@ from rollout_assets.rollouts import (
 )
 from rollout_assets.rollouts.zarr_store import validate_rollout_zarr_store
 from tests.campaigns.kill_campaigns import fake_campaign
+from tests.support.refusals import refused
 
 CHUNK = "candidates/target_rri/c/0"
 ROWS = [("train", 1), ("val", 1)]
@@ -158,7 +159,7 @@ def test_a_version_without_an_inventory_is_not_vouched_for_and_is_made_again(cam
     inventory = campaign.config.shards.output_dir / "inventories/v000001.json"
     for content in (b"{", b"{}", None):
         inventory.unlink() if content is None else inventory.write_bytes(content)
-        assert "inventory is missing or cannot be read" in problems(campaign)["v000001"][0]
+        assert "inventory" in problems(campaign)["v000001"][0]
     result = promote_rollout_campaign(campaign.config)
     assert result.version.name == "v000002" and [child.how for child in result.splits] == ["built", "built"]
     assert prune_promoted_versions(campaign.config).versions == (), "that alone is no reason to remove it"
@@ -171,15 +172,14 @@ def test_a_damaged_old_version_stops_no_verb_and_can_be_pruned(three_versions):
     for content in (b"\xff\x00 garbage", document.read_bytes()[:99], b"{}", None):
         document.unlink() if content is None else document.write_bytes(content)
         status = summarize_rollout_shard_campaign(campaign.config)
-        named = ("v000002: zarr.json does not say what the version was made from",)
-        assert [(version.problems, version.hint) for version in status.damaged_versions] == [
-            (named, "campaign clean removes it")
-        ]
+        (version,) = status.damaged_versions
+        (problem,) = named = version.problems
+        assert problem.startswith("v000002: zarr.json") and "campaign clean" in version.hint
         assert status.behind == ""
         assert [version.name for version in promoted_versions(campaign.config)] == ["v000001", "v000003"]
         promoted = promote_rollout_campaign(campaign.config)
         assert promoted.version.name == "v000003" and promoted.damaged == named
-        with pytest.raises(CampaignError, match=r"v000002 is damaged and is not made current: v000002: zarr\.json"):
+        with refused(CampaignError, "v000002", "zarr.json"):
             rollback_promotion(campaign.config, "v000002")
     assert promote_rollout_campaign(campaign.config, incremental=False).version.name == "v000004"
     assert [rollback_promotion(campaign.config).name for _ in range(2)] == ["v000003", "v000001"]
@@ -191,11 +191,12 @@ def test_a_damaged_current_version_is_named_and_promotion_makes_another(three_ve
     campaign = three_versions
     layout = CampaignLayout.of(campaign.config)
     (layout.versions / "v000003/zarr.json").write_bytes(b"")
-    with pytest.raises(StoreDamaged, match=r"v000003/zarr.json: does not say .* 'rollout-assets campaign promote'"):
+    with refused(StoreDamaged, "'rollout-assets campaign promote'", where=str(layout.versions / "v000003/zarr.json")):
         current_version(campaign.config)
     status = summarize_rollout_shard_campaign(campaign.config)
     assert "v000003/zarr.json" in status.behind
-    assert [version.hint for version in status.damaged_versions] == ["campaign promote builds it again from its shards"]
+    (version,) = status.damaged_versions
+    assert "campaign promote" in version.hint
     assert promote_rollout_campaign(campaign.config).version.name == "v000002", "it holds the same shards"
     (layout.versions / "v000002/zarr.json").unlink()
     flip(campaign, "v000001/zarr.json")
@@ -208,23 +209,22 @@ def test_something_else_at_the_place_of_the_link_is_named_and_dangling_links_too
     layout = CampaignLayout.of(campaign.config)
     layout.promoted.unlink()
     layout.promoted.mkdir()
-    assert "is not a promoted store's link; move it away" in summarize_rollout_shard_campaign(campaign.config).behind
-    with pytest.raises(CampaignError, match="move it away"):
+    assert str(layout.promoted) in summarize_rollout_shard_campaign(campaign.config).behind
+    with refused(CampaignError, layout.promoted):
         promote_rollout_campaign(campaign.config, incremental=False)
     layout.promoted.rmdir()
     layout.promoted.symlink_to("versions/v000009")
-    assert "leads to v000009, which is not there" in summarize_rollout_shard_campaign(campaign.config).behind
+    assert "v000009" in summarize_rollout_shard_campaign(campaign.config).behind
     assert promote_rollout_campaign(campaign.config).version.name == "v000003"
 
 
 def test_a_rollback_skips_damaged_versions_and_says_so(three_versions):
     campaign = three_versions
     flip(campaign, f"v000002/train/{CHUNK}", keep_time=False)
-    damaged = "v000002 train candidates/target_rri: c/0 was altered since it was published"
-    with pytest.raises(CampaignError, match=f"v000002 is damaged and is not made current: {damaged}"):
+    with refused(CampaignError, "v000002 train candidates/target_rri", "c/0"):
         rollback_promotion(campaign.config, "v000002")
     assert rollback_promotion(campaign.config).name == "v000001"
-    with pytest.raises(CampaignError, match="no version before v000001; there are v000001, v000002, v000003"):
+    with refused(CampaignError, "v000001, v000002, v000003"):
         rollback_promotion(campaign.config)
 
 
@@ -247,14 +247,12 @@ def test_a_rollback_lasts_until_it_is_lifted(campaign):
     rollback_promotion(more.config)
     before = sorted(path.name for path in layout.versions.iterdir())
     for incremental in (True, False):
-        with pytest.raises(
-            PromotionRefused, match=r"pinned to v000001 by a rollback of .*'rollout-assets campaign unpin'"
-        ):
+        with refused(PromotionRefused, "v000001", "'rollout-assets campaign unpin'"):
             promote_rollout_campaign(more.config, incremental=incremental)
     assert current_version(more.config).name == "v000001"
     assert sorted(path.name for path in layout.versions.iterdir()) == before
     status = summarize_rollout_shard_campaign(more.config)
-    assert status.pin is not None and status.pin.version == "v000001" and "lacks 1 shard(s)" in status.behind
+    assert status.pin is not None and status.pin.version == "v000001" and "1 shard" in status.behind
     assert unpin_promotion(more.config) == status.pin and unpin_promotion(more.config) is None
     again = promote_rollout_campaign(more.config)
     assert again.splits == () and again.moved and again.version.name == "v000002"
@@ -265,7 +263,7 @@ def test_a_rollback_lasts_until_it_is_lifted(campaign):
 def test_a_pin_that_cannot_be_read_holds_and_can_be_lifted(campaign):
     layout = CampaignLayout.of(campaign.config)
     layout.pin.write_bytes(b"{")
-    with pytest.raises(PromotionRefused, match=r"a pin\.json that cannot be read; 'rollout-assets campaign unpin'"):
+    with refused(PromotionRefused, "pin.json", "'rollout-assets campaign unpin'"):
         promote_rollout_campaign(campaign.config, incremental=False)
     assert summarize_rollout_shard_campaign(campaign.config).pin is not None
     assert prune_promoted_versions(campaign.config).versions == ()
@@ -279,12 +277,12 @@ def test_a_rollback_that_dies_before_the_switch_is_not_undone(three_versions, mo
     def die(*_):
         raise OSError("no more")
 
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="no more"):
+    with monkeypatch.context() as patched, refused(OSError, "no more"):
         patched.setattr("rollout_assets.campaigns.versions.switch_link", die)
         rollback_promotion(campaign.config)
     pin = read_pin(CampaignLayout.of(campaign.config))
     assert pin is not None and pin.version == "v000002"
-    with pytest.raises(PromotionRefused, match="pinned to v000002"):
+    with refused(PromotionRefused, "v000002"):
         promote_rollout_campaign(campaign.config, incremental=False)
 
 
@@ -292,9 +290,8 @@ def test_another_campaign_is_refused_in_the_same_folder_by_name(campaign):
     root = campaign.config.shards.output_dir
     other = fake_campaign(root, ROWS, name="other")
     entry = campaign.plan().entries[0]
-    message = r"belongs to campaign 'made-up' since .*, and this is campaign 'other': give it another shards.output_dir"
     before = sorted(root.rglob("*"))
-    for refused in (
+    for write in (
         other.plan,
         lambda: other.run(entry),
         lambda: promote_rollout_campaign(other.config),
@@ -303,8 +300,8 @@ def test_another_campaign_is_refused_in_the_same_folder_by_name(campaign):
         lambda: prune_promoted_versions(other.config),
         lambda: summarize_rollout_shard_campaign(other.config),
     ):
-        with pytest.raises(CampaignError, match=message):
-            refused()
+        with refused(CampaignError, root, "'made-up'", "'other'", "shards.output_dir"):
+            write()
     assert sorted(root.rglob("*")) == before
     edited = fake_campaign(root, ROWS, seed=7)
     assert edited.plan().replaced is not None, "an edited campaign is the same one"
@@ -314,9 +311,9 @@ def test_a_folder_that_lost_its_claim_belongs_to_the_campaign_of_its_promoted_st
     root = campaign.config.shards.output_dir
     (root / "campaign.json").unlink()
     other = fake_campaign(root, ROWS, name="other")
-    for refused in (other.plan, lambda: promote_rollout_campaign(other.config)):
-        with pytest.raises(CampaignError, match="readers get the store of campaign 'made-up' from there, and this is"):
-            refused()
+    for write in (other.plan, lambda: promote_rollout_campaign(other.config)):
+        with refused(CampaignError, root, "'made-up'", "'other'", "shards.output_dir"):
+            write()
     assert not (root / "campaign.json").exists()
     campaign.plan()
     claim = json.loads((root / "campaign.json").read_bytes())
@@ -342,9 +339,9 @@ def test_of_two_campaigns_that_plan_at_once_one_gets_the_folder(tmp_path):
 
 
 def test_a_planning_that_fails_claims_nothing_and_a_broken_claim_is_named(tmp_path):
-    with pytest.raises(CampaignError, match="nothing to plan"):
+    with refused(CampaignError, "split train, val"):
         fake_campaign(tmp_path, [], name="empty").plan()
     fake_campaign(tmp_path, ROWS, name="second").plan()
     (tmp_path / "campaign.json").write_bytes(b"{")
-    with pytest.raises(CampaignError, match="does not say whose folder this is; if it is that of campaign 'second'"):
+    with refused(CampaignError, tmp_path / "campaign.json", "'second'"):
         fake_campaign(tmp_path, ROWS, name="second").plan()

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import rollout_assets.candidates
 from rollout_assets.candidates.mixture import CandidateRequest, generate_candidates
@@ -14,6 +15,8 @@ from rollout_assets.randomness import rng_for
 from rollout_assets.targets.selection import describe_targets, select_targets
 from tests.candidates.collision_worlds import AnalyticRoom
 from tests.targets.handmade_samples import Box, actor, points_in
+
+pytestmark = pytest.mark.quick
 
 
 def test_the_actor_half_alone_leads_to_candidate_views():

@@ -29,6 +29,8 @@ from tests.candidates.collision_worlds import (
 )
 from tests.candidates.naive_shell import naive_rows
 
+pytestmark = pytest.mark.quick
+
 EVERYTHING = CandidateConfig(
     mixture=tuple(
         MixtureComponent(position=position, orientation=orientation, count=2)

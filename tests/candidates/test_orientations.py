@@ -12,6 +12,8 @@ from rollout_assets.geometry.poses import finite_rigid, look_along, rotation, ya
 from rollout_assets.geometry.vectors import heading, roll_free_axes
 from rollout_assets.randomness import rng_for
 
+pytestmark = pytest.mark.quick
+
 
 def column(*values: float) -> np.ndarray:
     return np.reshape(np.array(values, float), (3, 1, 1))

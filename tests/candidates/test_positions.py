@@ -18,6 +18,8 @@ from rollout_assets.candidates.shell import POSITION_IDS
 from rollout_assets.config import CandidateConfig
 from rollout_assets.randomness import rng_for
 
+pytestmark = pytest.mark.quick
+
 DRAWS = 200_000
 
 

@@ -20,6 +20,9 @@ from tests.candidates.collision_worlds import (
     request,
     scattered_requests,
 )
+from tests.support.refusals import refused
+
+pytestmark = pytest.mark.quick
 
 REFERENCE = look_along((0.0, 0.0, 1.5), (1.0, 0.0, 0.0))
 RULES_CONFIG = CandidateRules()
@@ -135,7 +138,7 @@ def test_a_world_that_answers_for_too_few_points_is_refused():
         def distance_m(self, points):
             return super().distance_m(points[:1])
 
-    with pytest.raises(GeometryError, match=r"distance_m .* must answer \(2,\), got \(1,\)"):
+    with refused(GeometryError, "distance_m", "(2,)", "(1,)"):
         judge(view(), view(x=0.4), world=Short())
 
 
@@ -197,12 +200,12 @@ def test_views_that_hit_nothing_stop_being_takeable():
     assert np.array_equal(after.invalid_reason_bitset[~blind], shell.invalid_reason_bitset[~blind])
     assert bitset_is_consistent(after.invalid_reason_bitset, after.actor_action_mask).all()
     assert (after.invalid_reason_bitset.dtype, after.primary_invalid_reason.dtype) == (np.uint32, np.uint16)
-    with pytest.raises(GeometryError, match=r"\(60,\), got \(3,\)"):
+    with refused(GeometryError, "(60,)", "(3,)"):
         with_no_hit(shell, [1, 2, 3])
 
 
 def test_bad_states_are_refused_with_the_value():
-    with pytest.raises(GeometryError, match="from low to high"):
+    with refused(GeometryError, "extent", "[[-3.0, -3.0, 0.0]]"):
         states(extent=(EXTENT[1], EXTENT[0]))
-    with pytest.raises(GeometryError, match=r"target_center_world must have shape \(1, 3\), got \(1, 2\)"):
+    with refused(GeometryError, "target_center_world", "(1, 3)", "(1, 2)"):
         states(target=(1.0, 2.0))

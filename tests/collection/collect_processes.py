@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import PATIENCE_S
+
 
 def start(*arguments: object) -> subprocess.Popen[str]:
     """The command line in a process of its own."""
@@ -20,7 +22,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 def run(*arguments: object) -> tuple[int, str]:
     """Exit code and everything that was printed."""
     process = start(*arguments)
-    told, _ = process.communicate(timeout=120)
+    told, _ = process.communicate(timeout=PATIENCE_S)
     return process.returncode, told
 
 
@@ -28,7 +30,7 @@ def kill(process: subprocess.Popen[str]) -> bool:
     """SIGKILL; whether it was still running."""
     running = process.poll() is None
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     return running
 
 

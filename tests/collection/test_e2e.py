@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -31,6 +30,8 @@ from tests.collection.collect_processes import (
     wait_for,
 )
 from tests.support.digests import store_digests
+from tests.support.refusals import assert_names, refused
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.mark.ci
@@ -70,12 +71,10 @@ def test_a_server_that_is_late_is_named_and_all_are_stopped(tiny_campaign):
 
     holder = threading.Thread(target=hold_up)
     holder.start()
-    began = time.monotonic()
-    with pytest.raises(ServerUnavailable) as caught:
+    with refused(ServerUnavailable) as caught:
         asyncio.run(fleet())
     holder.join()
-    assert f"server 0 (process {held[0]}) was not healthy after 2 s; its log is empty" in str(caught.value)
-    assert time.monotonic() - began < 2.0 + 1.0 + 2.0, "SIGKILL where SIGTERM is not heeded"
+    assert_names(str(caught.value), "server 0", f"process {held[0]}", "2 s", "log")
     assert set(own_children()) == before
 
 
@@ -84,11 +83,9 @@ def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path):
         async with server_fleet(FleetOptions(str(tmp_path / "nowhere.toml"), 1, 30.0, 1.0)):
             pass
 
-    with pytest.raises(ServerUnavailable) as caught:
+    with refused(ServerUnavailable, "server 0", "exit code 2") as caught:
         asyncio.run(fleet())
-    told = str(caught.value)
-    assert told.startswith("server 0 ended with exit code 2 before it was ready; the end of its log:")
-    assert "nowhere.toml: no such campaign file" in told.replace("\n  ", "")
+    assert_names(str(caught.value).replace("\n  ", ""), tmp_path / "nowhere.toml")
 
 
 @pytest.mark.ci
@@ -98,8 +95,8 @@ def test_servers_go_with_a_collector_that_is_interrupted(tmp_path, tiny_campaign
     wait_for(lambda: count_lines(output) > 3)
     (server,) = children_of(process.pid)
     process.send_signal(signal.SIGINT)
-    told, _ = process.communicate(timeout=60)
-    assert process.returncode == 130 and "--resume goes on from there" in told
+    told, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130 and "--resume" in told
     assert not is_running(server)
     assert output.read_bytes().endswith(b"\n") and f"{count_lines(output):,} done" in told
 
@@ -109,7 +106,7 @@ def test_an_interrupt_while_servers_start_stops_them(tmp_path, tiny_campaign, ti
     (server,) = wait_for(lambda: children_of(process.pid))
     wait_for(lambda: b"--ready-file" in Path(f"/proc/{server}/cmdline").read_bytes())
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130 and not is_running(server)
 
 
@@ -121,7 +118,7 @@ def test_servers_go_with_a_collector_that_is_killed(tmp_path, tiny_campaign, tin
     wait_for(lambda: not is_running(server), seconds=20)
 
 
-def test_prepared_rows_are_used_again_only_for_the_same_campaign_and_source(tmp_path, tiny_campaign):
+def test_prepared_rows_are_reused_for_the_same_campaign_only(tmp_path, tiny_campaign):
     config = load_campaign(tiny_campaign)
     rows = CampaignInputs(config, "validation", tmp_path / "rows.jsonl")
     first = rows.write()
@@ -136,6 +133,6 @@ def test_prepared_rows_are_used_again_only_for_the_same_campaign_and_source(tmp_
 def test_a_split_that_the_campaign_does_not_have_is_said(tmp_path, tiny_campaign):
     config = load_campaign(tiny_campaign)
     only_train = config.model_copy(update={"source": config.source.model_copy(update={"splits": ("train",)})})
-    with pytest.raises(CollectionError, match="campaign tiny has split train, not validation"):
+    with refused(CollectionError, "tiny", "train", "validation"):
         CampaignInputs(only_train, "validation", tmp_path / "rows.jsonl").splits()
     assert CampaignInputs(config, "benchmark", tmp_path / "rows.jsonl").splits() == ("train", "val")

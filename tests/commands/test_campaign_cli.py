@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.pin import read_pin
+from rollout_assets.campaigns.promotion import promote_rollout_campaign
+from rollout_assets.campaigns.versions import current_name
+from tests.campaigns.kill_campaigns import fake_campaign
 from tests.support.commands import call
 from tests.support.refusals import assert_names
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -73,7 +78,7 @@ def test_a_campaign_from_plan_to_rollback(campaign, tmp_path):
     assert "v000001" in call("campaign", "promote", "-c", campaign).out
     assert "v000001" in call("campaign", "promote", "-c", campaign).out
     assert facts("campaign", "promote", "-c", campaign, "--anew")[1]["version"] == "v000002"
-    assert facts("campaign", "rollback", "-c", campaign)[1]["version"] == "v000001"
+    assert facts("campaign", "rollback", "-c", campaign, "--yes")[1]["version"] == "v000001"
     assert (tmp_path / "out/rollouts.zarr").readlink().name == "v000001"
     kept = ("--set", "retention.versions=1")
     assert facts("campaign", "clean", "-c", campaign, *kept, "--yes")[1]["found"] == [], (
@@ -88,7 +93,7 @@ def test_a_campaign_from_plan_to_rollback(campaign, tmp_path):
     shown = call("campaign", "status", "-c", campaign)
     assert shown.code == 2 and "campaign promote" not in shown.out
     assert_names(shown.out, "pinned", "v000001", "damaged", "v000002 val candidates/target_rri: c/0")
-    assert "v000001" in call("campaign", "unpin", "-c", campaign).out
+    assert "v000001" in call("campaign", "unpin", "-c", campaign, "--yes").out
     chunks[0].write_bytes(b"")
     healed = call("campaign", "promote", "-c", campaign).out
     assert "v000003" in healed and healed.count("val candidates/target_rri: c/0") == 2
@@ -168,3 +173,26 @@ def test_run_with_promote_promotes_what_it_built(campaign, tmp_path):
     assert done.code == 0
     assert_names(done.out, "4 built", "v000001")
     assert (tmp_path / "out" / "rollouts.zarr" / "train").is_dir()
+
+
+def test_rollback_and_unpin_only_say_what_they_would_do_without_yes(tmp_path):
+    made = fake_campaign(tmp_path / "out", (("train", 1),), name="tiny")
+    made.run_all()
+    for _ in range(2):
+        promote_rollout_campaign(made.config, incremental=False)
+    path, layout = tmp_path / "tiny.toml", CampaignLayout.of(made.config)
+    path.write_text(TINY.format(source=tmp_path / "source"))
+    would = call("campaign", "rollback", "-c", str(path))
+    assert_names(would.out, "v000001", "v000002", "--yes")
+    assert facts("campaign", "rollback", "-c", str(path)) == (
+        0,
+        {"version": "v000001", "path": str(layout.versions / "v000001"), "before": "v000002", "applied": False},
+    )
+    assert current_name(layout) == "v000002" and read_pin(layout) is None
+    assert facts("campaign", "rollback", "-c", str(path), "--yes")[1]["applied"]
+    assert current_name(layout) == "v000001"
+    shown = call("campaign", "unpin", "-c", str(path))
+    assert_names(shown.out, "v000001", "--yes")
+    assert read_pin(layout).version == "v000001"
+    assert facts("campaign", "unpin", "-c", str(path), "--yes") == (0, {"pinned": "v000001", "applied": True})
+    assert read_pin(layout) is None and call("campaign", "unpin", "-c", str(path)).code == 0

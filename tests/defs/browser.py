@@ -22,6 +22,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
 from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
+from tests.support.waiting import PATIENCE_S
 
 FLAGS = (
     "--headless",
@@ -35,7 +36,6 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--window-size=1400,900",
 )
-START_S = 180.0
 SETTLE_S = 3.0
 
 
@@ -61,9 +61,9 @@ class Browser:
         except WebDriverException:
             return ""
 
-    def wait(self, *patterns: str, seconds: float = 60.0, again: str | None = None) -> str:
+    def wait(self, *patterns: str, again: str | None = None) -> str:
         """The page's text once it matches every pattern; ``again`` is a path to open anew every few seconds."""
-        end, opened = time.monotonic() + seconds, time.monotonic()
+        end, opened = time.monotonic() + PATIENCE_S, time.monotonic()
         while time.monotonic() < end:
             text = self.text()
             if all(re.search(pattern, text) for pattern in patterns):
@@ -75,9 +75,9 @@ class Browser:
         self.picture("unexpected")
         raise AssertionError(f"{self.driver.current_url} never said {patterns}:\n{self.text()}")
 
-    def click(self, label: str, seconds: float = 30.0) -> None:
+    def click(self, label: str) -> None:
         """Click the button with this text, once it can be clicked."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             try:
                 for button in reversed(self.driver.find_elements(By.TAG_NAME, "button")):
@@ -135,7 +135,7 @@ class Ui:
         """The answer to a GraphQL query, as the pages of the UI get it."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=120) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
             answer: dict[str, Any] = json.load(reply)
         assert "errors" not in answer, answer["errors"]
         data: dict[str, Any] = answer["data"]
@@ -170,7 +170,7 @@ def started_ui(home: Path, campaign: Path) -> Iterator[Ui]:
 
 
 def _await_ui(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + START_S
+    end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end and process.poll() is None:
         try:
             with urllib.request.urlopen(f"{url}/server_info", timeout=5):
@@ -187,6 +187,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except ProcessLookupError:
             return
         try:
-            process.wait(20)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             continue

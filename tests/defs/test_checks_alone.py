@@ -1,20 +1,18 @@
 """Checks run when they are needed: before there is anything, for all shards at once, and by the clock.
 
-A refused promotion says nothing about the store that readers have, and leaves the results of its checks alone.
+A refused promotion examines nothing of the store that readers have, and leaves the results of its checks alone.
 """
-
-import time
 
 import dagster as dg
 import pytest
 
 from rollout_assets.campaigns.check_names import INTEGRITY_CHECKS, QUALITY_CHECKS
 from rollout_assets.defs.checks import store_check_keys
-from rollout_assets.defs.checks.kept import NOTHING_TO_KEEP
 from rollout_assets.defs.code_location import build_definitions
 from tests.defs.browser import running_ui
 from tests.defs.campaigns import edit
 from tests.defs.test_headless import failed
+from tests.support.waiting import wait_until
 
 
 def latest(instance, key):
@@ -61,30 +59,54 @@ def test_checks_without_a_partition_look_at_every_shard(made_desk):
     assert row["shard"] == "shard-000001" and "were altered" in row["why"]
 
 
-def test_a_refused_promotion_keeps_the_last_results_of_the_stores_checks(made_desk):
+def executions(instance, keys):
+    """Every execution of the store's checks: when it was recorded, of which run, and with what result."""
+    history = instance.event_log_storage.get_asset_check_execution_history
+    return {key: history(key, limit=100) for key in store_check_keys(keys)}
+
+
+def test_a_refused_promotion_leaves_the_stores_checks_alone(made_desk):
     runner = made_desk.runner()
     chunk = next(path for path in (made_desk.layout.shard("shard-000001") / "rollouts.zarr").rglob("c/0"))
-    chunk.write_bytes(chunk.read_bytes()[::-1])
+    sound = chunk.read_bytes()
+    chunk.write_bytes(sound[::-1])
+    materialize = runner.definitions.get_implicit_global_asset_job_def()
     with runner.instance as instance:
-        before = {key: latest(instance, key) for key in store_check_keys(runner.keys)}
+        before = executions(instance, runner.keys)
+        assert all(before.values())
         assert not runner.run("promote").ok
-        for key, (status, evaluation) in before.items():
-            now, kept = latest(instance, key)
-            assert (now, kept.passed, kept.severity) == (status, evaluation.passed, evaluation.severity), key
-            assert "promotion was refused" in kept.metadata["kept"].value
-            assert kept.metadata["checked_at"].value < time.time()
-        first = {key: latest(instance, key)[1].metadata["checked_at"].value for key in before}
-        assert not runner.run("promote").ok
-        assert {key: latest(instance, key)[1].metadata["checked_at"].value for key in before} == first
+        assert executions(instance, runner.keys) == before
+        by_hand = materialize.execute_in_process(
+            instance=instance, asset_selection=[runner.keys.key("rollouts_zarr")], raise_on_error=False
+        )
+        assert not by_hand.success
+        assert executions(instance, runner.keys) == before
+
+        chunk.write_bytes(sound)
+        run = runner.run("promote")
+        assert run.ok
+        for key, (last, *earlier) in executions(instance, runner.keys).items():
+            assert last.run_id == run.run_id and earlier == before[key]
 
 
-def test_the_first_promotion_that_is_refused_leaves_its_checks_unchecked_and_not_red(desk):
+def test_a_refused_first_promotion_leaves_its_checks_unevaluated(desk):
     runner = desk.runner()
     with runner.instance as instance:
         assert runner.run("plan").ok and not runner.run("promote").ok
-        for key in store_check_keys(runner.keys):
-            _, evaluation = latest(instance, key)
-            assert evaluation.severity == dg.AssetCheckSeverity.WARN and evaluation.description == NOTHING_TO_KEEP
+        assert not any(executions(instance, runner.keys).values())
+
+
+def test_a_kept_second_opinion_says_when_it_was_measured(made_desk):
+    runner = made_desk.runner()
+    with runner.instance as instance:
+        key = check_key("rollouts_zarr", "second_opinion")
+        assert runner.run("promote").ok
+        _, measured = latest(instance, key)
+        assert runner.run("promote").ok
+        _, kept = latest(instance, key)
+    oldest = min(record.data["measured_at"] for record in kept.metadata["scope"].records)
+    assert kept.metadata["measured_at"].value == oldest == measured.metadata["measured_at"].value
+    assert oldest in kept.description and measured.description is None
 
 
 def test_readiness_is_a_check_with_its_measures_as_numbers(finished_desk):
@@ -115,12 +137,12 @@ def test_a_real_daemon_runs_the_check_by_the_clock(made_desk):
     key = check_key("rollouts_zarr", "up_to_date")
     with made_desk.runner().instance as instance, running_ui(made_desk.home, made_desk.campaign):
         (before,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
-        end = time.monotonic() + 180
-        while time.monotonic() < end:
+
+        def evaluated():
             (now,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
-            if now.id != before.id and isinstance(now.evaluation, dg.AssetCheckEvaluation):
-                break
-            time.sleep(1)
-        assert now.id != before.id and now.evaluation.passed
+            return now if now.id != before.id and isinstance(now.evaluation, dg.AssetCheckEvaluation) else None
+
+        now = wait_until(evaluated, "a check by the clock", every_s=1)
+        assert now.evaluation.passed
         run = instance.get_run_by_id(now.run_id)
         assert run.tags["dagster/schedule_name"] == "tiny_up_to_date"

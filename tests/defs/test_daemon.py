@@ -19,22 +19,20 @@ from tests.defs.browser import Ui, browsing, find_browser, started_ui
 from tests.defs.campaigns import edit
 from tests.defs.conftest import Desk
 from tests.defs.looks import told, written
-from tests.defs.test_ui import PICTURES
+from tests.defs.test_ui import PICTURES, PLACE, SENSOR, START_SENSOR
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # minutes each, because the daemon, its code server and each run are processes
 
 Start = Callable[[], AbstractContextManager[Ui]]
 """Starts the UI, its daemon and a server of definitions, which end with the block."""
 
-PLACE = {"repositoryLocationName": "rollout_assets.definitions", "repositoryName": "__repository__"}
-SENSOR = {**PLACE, "sensorName": "tiny_new_snippets"}
 SCHEDULE = {**PLACE, "scheduleName": "tiny_nightly"}
 EVALUATION = "{ ... on DryRunInstigationTick { evaluationResult { error { message } runRequests { runKey } } } } }"
 TEST_SENSOR = f"mutation($of: SensorSelector!) {{ sensorDryRun(selectorData: $of, cursor: null) {EVALUATION}"
 TEST_SCHEDULE = (
     "mutation($of: ScheduleSelector!, $at: Float) { scheduleDryRun(selectorData: $of, timestamp: $at) " + EVALUATION
 )
-START_SENSOR = "mutation($of: SensorSelector!) { startSensor(sensorSelector: $of) { ... on Sensor { name } } }"
 START_SCHEDULE = (
     "mutation($of: ScheduleSelector!) { startSchedule(scheduleSelector: $of) { "
     "... on ScheduleStateResult { scheduleState { status } } } }"
@@ -48,16 +46,6 @@ STALE = (
     '{ assetNodes(assetKeys: [{path: ["tiny", "rollout_shard_plan"]}]) '
     "{ staleStatus staleCauses { reason } assetMaterializations(limit: 1) { tags { key } } } }"
 )
-
-
-def wait_until(what: str, holds: Callable[[], Any], seconds: float = 240.0, every_s: float = 0.5) -> Any:
-    """The first answer of ``holds`` that is true."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if answer := holds():
-            return answer
-        time.sleep(every_s)
-    raise AssertionError(f"never came: {what}")
 
 
 def automate(desk: Desk, **settings: Any) -> None:
@@ -84,7 +72,7 @@ def tick_says(ui: Ui, sensor: str, *words: str) -> str:
         text = tick.get("skipReason") or ""
         return text if all(word in text for word in words) else ""
 
-    return str(wait_until(f"{sensor} says {words}", reason))
+    return str(wait_until(reason, f"{sensor} says {words}", every_s=0.5))
 
 
 def promoted(desk: Desk, name: str) -> Callable[[], bool]:
@@ -124,10 +112,10 @@ def previews_write_nothing_and_a_killed_daemon_loses_nothing(made_desk: Desk, st
 
             ui.ask(START_SENSOR, of=SENSOR)
             planned = len(runs_of(instance, "tiny_plan"))
-            wait_until("planning", lambda: len(runs_of(instance, "tiny_plan")) > planned, every_s=0.02)
+            wait_until(lambda: len(runs_of(instance, "tiny_plan")) > planned, "planning", every_s=0.02)
             ui.kill()
         with start() as ui:
-            wait_until("a promotion", promoted(made_desk, "v000002"), 400)
+            wait_until(promoted(made_desk, "v000002"), "a promotion", every_s=0.5)
             tick_says(ui, "tiny_new_snippets", "all 4 shards are validated")
             assert successes(instance) == dict.fromkeys((f"shard-{number:06d}" for number in range(4)), 1)
             assert len(current_version(made_desk.config).shard_ids) == 4
@@ -168,10 +156,7 @@ def command(desk: Desk, *arguments: str) -> None:
 def rollback_in_the_browser(ui: Ui, folder: Path) -> None:
     with browsing(ui.url, folder / "profile", PICTURES) as page:
         page.open("/assets/tiny/rollouts_zarr?view=overview")
-        page.wait("rollouts_zarr", "Latest materialization")
-        page.picture("rollback_overview")
-        page.open("/assets/tiny/rollouts_zarr?view=events")
-        page.wait("Observed", "readers are pinned to v000001 by a rollback")
+        page.wait("Latest materialization", "rows_by_split", "readers are pinned to v000001 by a rollback")
         page.picture("rollback")
 
 
@@ -188,14 +173,14 @@ def a_rollback_stays_promotion_goes_by_the_plan_and_a_failed_one_is_tried_again(
     with runner.instance as instance, start() as ui:
         tick_says(ui, "tiny_promotion", "all 2 shards are promoted")
         before = len(runs_of(instance, "tiny_promote"))
-        command(made_desk, "rollback")
+        command(made_desk, "rollback", "--yes")
         assert told(instance)[0] == "v000001" and "pinned" in told(instance)[1], "at once, not with the next tick"
         tick_says(ui, "tiny_promotion", "pinned to v000001 by a rollback", "campaign unpin")
         time.sleep(15)
         assert current_version(made_desk.config).name == "v000001" and len(runs_of(instance, "tiny_promote")) == before
         if find_browser() is not None:
             rollback_in_the_browser(ui, tmp_path)
-        command(made_desk, "unpin")
+        command(made_desk, "unpin", "--yes")
         assert told(instance) == ("v000001", "")
 
         edit(made_desk.campaign, "radius_max_m = 0.9", "radius_max_m = 0.8")
@@ -217,7 +202,7 @@ def a_rollback_stays_promotion_goes_by_the_plan_and_a_failed_one_is_tried_again(
         (failed, *earlier) = runs_of(instance, "tiny_promote")
         assert f"run {failed.run_id[:8]}" in text and len(earlier) == before
         chunk.write_bytes(sound)
-        wait_until("another try", promoted(made_desk, "v000003"))
+        wait_until(promoted(made_desk, "v000003"), "another try", every_s=0.5)
         assert told(instance) == ("v000003", "")
 
 
@@ -230,5 +215,5 @@ def a_night_plans_and_its_shards_follow(made_desk: Desk, start: Start) -> None:
     append_synthetic_snippets(made_desk.source, 1, workers=1)
     with made_desk.runner().instance as instance, start() as ui:
         ui.ask(START_SCHEDULE, of=SCHEDULE)
-        wait_until("a promotion", promoted(made_desk, "v000002"), 400)
+        wait_until(promoted(made_desk, "v000002"), "a promotion", every_s=0.5)
         assert successes(instance) == dict.fromkeys((f"shard-{number:06d}" for number in range(4)), 1)

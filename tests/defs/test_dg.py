@@ -11,6 +11,8 @@ from rollout_assets.defs.home import prepare_home
 from tests.defs.campaigns import write_campaign
 from tests.defs.conftest import REPOSITORY
 
+pytestmark = pytest.mark.ci  # processes that import Dagster; infra/test checks the definitions too
+
 DG = Path(sys.executable).with_name("dg")
 
 

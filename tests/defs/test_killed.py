@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from rollout_assets.defs.code_location import CAMPAIGNS_VARIABLE
 from rollout_assets.defs.records import validated_versions
 from tests.defs.browser import running_ui
 from tests.defs.conftest import Desk
+from tests.support.waiting import wait_until
 
 RUN_ONE_SHARD = """
 import sys
@@ -36,14 +36,13 @@ def holder_of(lock: Path) -> int | None:
     return None
 
 
-def wait_for_build(desk: Desk, seconds: float, shard: str = "shard-000000") -> int:
+def wait_for_build(desk: Desk, shard: str = "shard-000000") -> int:
     """The process that is in the middle of building a shard."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if desk.layout.attempts(shard) and (holder := holder_of(desk.layout.lock(shard))):
-            return holder
-        time.sleep(0.005)
-    raise AssertionError(f"no process began to build {shard}")
+
+    def builder() -> int | None:
+        return holder_of(desk.layout.lock(shard)) if desk.layout.attempts(shard) else None
+
+    return wait_until(builder, f"a process that builds {shard}", every_s=0.005) or 0
 
 
 @pytest.mark.slow
@@ -52,7 +51,7 @@ def test_a_killed_headless_run_is_failed_and_the_next_one_finishes_the_shard(des
     with runner.instance:
         assert runner.run("observe").ok and runner.run("plan").ok
     process = subprocess.Popen([sys.executable, "-c", RUN_ONE_SHARD, str(desk.campaign), str(desk.home)])
-    assert wait_for_build(desk, 120) == process.pid
+    assert wait_for_build(desk) == process.pid
     process.kill()
     assert process.wait() == -signal.SIGKILL
 
@@ -70,16 +69,16 @@ def test_a_killed_run_of_the_daemon_is_failed_and_retried_by_itself(desk, finish
     switch_on = [sys.executable, "-m", "dagster", "sensor", "start", "tiny_new_snippets"]
     with running_ui(desk.home, desk.campaign):
         subprocess.run([*switch_on, "-m", "rollout_assets.definitions"], env=environment, check=True, cwd=desk.folder)
-        os.kill(wait_for_build(desk, 240), signal.SIGKILL)
+        os.kill(wait_for_build(desk), signal.SIGKILL)
         runner = desk.runner()
         with runner.instance as instance:
-            end = time.monotonic() + 300
-            while time.monotonic() < end:
+
+            def finished():
                 runs = [run for run in instance.get_runs() if run.tags.get("dagster/partition") == "shard-000000"]
-                validated = len(validated_versions(instance, runner.keys))
-                if validated == 2 and all(run.is_finished for run in runs):
-                    break
-                time.sleep(1)
+                both = len(validated_versions(instance, runner.keys)) == 2
+                return runs if both and all(run.is_finished for run in runs) else None
+
+            runs = wait_until(finished, "both shards validated", every_s=1)
     assert [run.status for run in runs] == [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE]
     assert runs[0].parent_run_id == runs[1].run_id
     assert desk.content() == finished_desk[0].content()

@@ -159,7 +159,7 @@ def test_a_range_that_is_killed_loses_nothing_and_the_next_one_keeps_what_is_fin
     with runner.instance as instance:
         assert runner.run("observe").ok and runner.run("plan").ok
         process = subprocess.Popen([sys.executable, "-c", RUN_A_RANGE, str(desk.folder)])
-        wait_for_build(desk, 120, "shard-000001")
+        wait_for_build(desk, "shard-000001")
         process.kill()
         assert process.wait() == -signal.SIGKILL
         assert set(validated_versions(instance, runner.keys)) == {"shard-000000"}

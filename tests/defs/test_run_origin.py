@@ -10,6 +10,7 @@ import pytest
 from rollout_assets.defs.run_origin import LOCATION
 from tests.defs.browser import browsing, find_browser, running_ui
 from tests.defs.conftest import REPOSITORY
+from tests.support.waiting import PATIENCE_S
 
 PICTURES = Path(os.environ.get("ROLLOUT_ASSETS_PICTURES", REPOSITORY / "dagster_home" / "screenshots"))
 JOBS = {"tiny_observe": 1, "tiny_plan": 1, "tiny_shard": 2, "tiny_promote": 1}
@@ -38,7 +39,7 @@ def test_the_ui_shows_headless_runs_on_jobs_and_timeline(made_desk, tmp_path):
         request = urllib.request.Request(
             f"{url}/graphql", json.dumps({"query": QUERY % LOCATION}).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             data = json.load(answer)["data"]
         of_jobs = {job["name"]: len(job["runs"]) for job in data["repositoryOrError"]["jobs"]}
         assert {name: of_jobs[name] for name in JOBS} == JOBS

@@ -3,17 +3,25 @@
 import os
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
-from tests.defs.browser import browsing, find_browser, running_ui
+from rollout_assets.campaigns.versions import current_name
+from rollout_assets.defs.records import unfinished_backfills, unfinished_runs
+from tests.defs.browser import browsing, find_browser, running_ui, started_ui
 from tests.defs.campaigns import edit
 from tests.defs.conftest import REPOSITORY, Desk
+from tests.support.waiting import wait_until
 
 PICTURES = Path(os.environ.get("ROLLOUT_ASSETS_PICTURES", REPOSITORY / "dagster_home" / "screenshots"))
 """Where the pictures go: an artifact of the tests, or the README's when ``infra/screenshots`` asks for them."""
 
 LINEAGE = "/locations/rollout_assets.definitions/asset-groups/tiny/lineage"
 CHAIN = ("vin_offline_store", "rollout_shard_plan", "vin_source_rows", "rollout_shards", "validated_shards")
+
+PLACE = {"repositoryLocationName": "rollout_assets.definitions", "repositoryName": "__repository__"}
+SENSOR = {**PLACE, "sensorName": "tiny_new_snippets"}
+START_SENSOR = "mutation($of: SensorSelector!) { startSensor(sensorSelector: $of) { ... on Sensor { name } } }"
 
 pytestmark = [
     pytest.mark.slow,  # two minutes; continuous integration runs it
@@ -40,7 +48,7 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
 
         shards = "/assets/tiny/validated_shards?view=partitions"
         page.open(shards)
-        page.wait(r"Materialized \(2\)", seconds=400, again=shards)
+        page.wait(r"Materialized \(2\)", again=shards)
         one = "/assets/tiny/rollout_shards?view=partitions&partition=shard-000001"
         page.open(one)
         page.wait(
@@ -53,12 +61,12 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
 
         promoted = "/assets/tiny/rollouts_zarr"
         page.open(promoted)
-        page.wait(str(desk.layout.promoted), "v000001", seconds=200, again=promoted)
+        page.wait(str(desk.layout.promoted), "v000001", again=promoted)
         page.click("Columns")  # folds the columns of the table, for a picture of what lies below them
         page.picture("promoted")
         metrics = "/assets/tiny/rollout_metrics"
         page.open(metrics)
-        page.wait("per_recipe", "v000001", seconds=100, again=metrics)
+        page.wait("per_recipe", "v000001", again=metrics)
         page.picture("metrics")
         checks = "/assets/tiny/rollouts_zarr?view=checks&checkDetail=up_to_date"
         page.open(checks)
@@ -67,7 +75,7 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
         page.wait("Launched run|In progress|Succeeded")
         readiness = "/assets/tiny/rollout_report?view=checks"
         page.open(readiness)
-        page.wait("readiness", "trainable states", seconds=100, again=readiness)
+        page.wait("readiness", "trainable states", again=readiness)
         page.picture("readiness")
         page.open(LINEAGE)
         page.wait(*CHAIN)
@@ -75,10 +83,49 @@ def test_a_newcomer_backfills_a_campaign_and_finds_the_promoted_store(desk: Desk
 
         edit(desk.campaign, "[oracle]\nwidth_px = 16", "[oracle]\nwidth_px = 18")
         page.click("Reload definitions")
-        page.wait("reloaded|Loaded|Unsynced", seconds=60)
+        page.wait("reloaded|Loaded|Unsynced")
         page.open(one)
-        page.wait("Unsynced|Outdated", seconds=60, again=one)
+        page.wait("Unsynced|Outdated", again=one)
         page.picture("stale")
         overview = "/assets/tiny/rollout_shards"
         page.open(overview)
-        page.wait("edited_fields", r"oracle\.width_px: store 16, campaign 18", seconds=100, again=overview)
+        page.wait("edited_fields", r"oracle\.width_px: store 16, campaign 18", again=overview)
+
+
+def test_a_missing_mesh_loses_nothing_in_the_ui(made_desk: Desk, tmp_path):
+    edit(made_desk.campaign, "[shards]", "[automation]\nlook_every_s = 5\n\n[shards]")
+    (mesh, *_) = sorted((made_desk.source / "meshes").glob("*.ply"))
+    before = made_desk.content()
+    with started_ui(made_desk.home, made_desk.campaign) as ui, browsing(ui.url, tmp_path / "profile", PICTURES) as page:
+        ui.ask(START_SENSOR, of=SENSOR)
+        mesh.rename(made_desk.folder / "unmounted.ply")
+        page.open(LINEAGE)
+        page.wait(*CHAIN, "Materialize all")
+        page.click("Materialize all")
+        page.wait("Launch runs to materialize 7 assets")
+        page.click("All")
+        page.wait("2 partitions")
+        page.click("Launch backfill")
+        runs = "/runs?view=failed"
+        page.open(runs)
+        page.wait("Failure|Failed", "tiny", again=runs)
+        page.picture("missing_mesh_runs")
+        with made_desk.runner().instance as instance:
+            wait_until(lambda: not unfinished_backfills(instance) and not unfinished_runs(instance), "the backfill")
+            failed = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))
+            assert failed and not instance.get_runs_count(dg.RunsFilter(job_name="tiny_promote")) > 1
+        rows = "/assets/tiny/vin_source_rows?view=partitions&partition=shard-000000"
+        page.open(rows)
+        page.wait("shard-000000", "Failed|failed", again=rows)
+        page.picture("missing_mesh_rows")
+        page.open("/assets/tiny/rollouts_zarr?view=overview")
+        page.wait("Latest materialization", "v000001", "rows_by_split")
+        page.picture("missing_mesh_promoted")
+        page.open("/assets/tiny/rollouts_zarr?view=checks")
+        page.wait(r"Checks \(5\)", "stores_valid")
+        page.picture("missing_mesh_checks")
+        page.open("/locations/rollout_assets.definitions/sensors/tiny_promotion")
+        page.wait("tiny_promotion", "Skipped")
+        page.picture("missing_mesh_sensor")
+        assert made_desk.content() == before and current_name(made_desk.layout) == "v000001"
+        assert [path.name for path in made_desk.layout.versions.iterdir()] == ["v000001"]

@@ -14,6 +14,7 @@ from rollout_assets.evaluation.failures import failure_table
 from rollout_assets.evaluation.result import PolicyFacts
 from rollout_assets.evaluation.tables import comparison_table, group_table, policy_table, view_table
 from tests.evaluation.handmade_outcomes import POLICIES, ROLES, handmade_outcomes, paired
+from tests.support.refusals import refused
 
 
 def evaluation(better_by: float = 0.0, **facts: object) -> PolicyEvaluation:
@@ -59,7 +60,7 @@ def test_the_same_policy_is_neither_better_nor_worse():
     assert (same.policy, same.accepted, same.roots, same.scenes) == ("mine", "mine", 24, 6)
 
 
-def test_a_small_difference_at_every_root_is_seen_because_roots_are_paired():
+def test_paired_roots_show_a_small_difference():
     better = compare_to_accepted(evaluation(0.001), evaluation())
     assert better.better and better.not_worse and better.difference.value == pytest.approx(0.00125)
     worse = compare_to_accepted(evaluation(), evaluation(0.001))
@@ -76,22 +77,22 @@ def test_only_common_roots_are_compared():
 
 
 @pytest.mark.parametrize(
-    ("facts", "problem"),
-    [({"horizon": 3}, "horizon is 2, was 3"), ({"oracle_config_hash": "p"}, "oracle_config_hash is o, was p")],
+    ("facts", "names"),
+    [({"horizon": 3}, ("horizon", 2, 3)), ({"oracle_config_hash": "p"}, ("oracle_config_hash", " o", " p"))],
 )
-def test_other_ground_is_refused(facts, problem):
-    with pytest.raises(EvaluationError, match=f"cannot be compared: {problem}; evaluate both policies together"):
+def test_other_ground_is_refused(facts, names):
+    with refused(EvaluationError, *names):
         compare_to_accepted(evaluation(), evaluation(**facts))
 
 
 def test_other_roots_or_other_gains_on_them_are_refused():
     earlier = evaluation()
     elsewhere = replace(earlier, outcomes=earlier.outcomes.with_columns(pl.col("seed") + 100))
-    with pytest.raises(EvaluationError, match="no root in common; evaluate mine together with mine"):
+    with refused(EvaluationError, "mine"):
         compare_to_accepted(earlier, elsewhere)
     greedy = pl.when(pl.col("policy") == "oracle_greedy").then(pl.col("gain") + 0.01).otherwise("gain").alias("gain")
     changed = replace(earlier, outcomes=earlier.outcomes.with_columns(greedy))
-    with pytest.raises(EvaluationError, match="oracle_greedy gains something else on the same roots"):
+    with refused(EvaluationError, "oracle_greedy"):
         compare_to_accepted(earlier, changed)
 
 

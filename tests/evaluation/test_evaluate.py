@@ -19,6 +19,7 @@ from rollout_assets.evaluation.roster import roster
 from rollout_assets.files import stamp_tree
 from rollout_assets.inspection.replay import replay
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
+from tests.support.refusals import refused
 
 
 def store_of(evaluation: PolicyEvaluation, seed: int = 0) -> RolloutZarrStoreReader:
@@ -36,7 +37,7 @@ def test_every_policy_starts_from_the_same_roots(tiny_evaluation):
     assert outcomes.group_by(ROOT).agg(pl.col("root_headroom").n_unique())["root_headroom"].max() == 1
 
 
-def test_the_oracle_is_best_at_the_first_step_and_lookahead_at_the_last(tiny_evaluation):
+def test_the_oracle_is_best_first_and_lookahead_last(tiny_evaluation):
     wide = tiny_evaluation.outcomes.filter(pl.col("draw") == 0)
     first = wide.pivot("policy", index=list(ROOT), values="gain_1")
     for other in ("random_valid", "farthest_from_history", "soft"):
@@ -65,25 +66,25 @@ def test_what_was_written_reads_back(tiny_evaluation):
 
 
 def test_damaged_results_are_refused(tiny_evaluation, tmp_path):
-    with pytest.raises(EvaluationError, match=r"no finished evaluation, evaluation.json is missing"):
+    with refused(EvaluationError, tmp_path, "evaluation.json"):
         read_evaluation(tmp_path)
     for name in ("evaluation.json", "outcomes.parquet"):
         (tmp_path / name).write_bytes((tiny_evaluation.folder / name).read_bytes())
     assert read_evaluation(tmp_path).facts == tiny_evaluation.facts
     with (tmp_path / "outcomes.parquet").open("ab") as stream:
         stream.write(b"!")
-    with pytest.raises(EvaluationError, match=r"is not the one that evaluation.json was made from"):
+    with refused(EvaluationError, tmp_path / "outcomes.parquet", "evaluation.json"):
         read_evaluation(tmp_path)
     (tmp_path / "evaluation.json").write_text("{}")
-    with pytest.raises(EvaluationError, match="is not an evaluation"):
+    with refused(EvaluationError, tmp_path / "evaluation.json", "'facts'"):
         read_evaluation(tmp_path)
 
 
 def test_one_scene_decides_nothing(tiny_evaluation):
     verdict = tiny_evaluation.verdict("soft")
     assert not verdict.beats_random and verdict.headroom.low is None
-    assert "is not shown to beat random_valid" in verdict.sentence and "no interval" in verdict.sentence
-    with pytest.raises(EvaluationError, match="no policy hard was evaluated; there are farthest_from_history, soft"):
+    assert "random_valid" in verdict.sentence
+    with refused(EvaluationError, "hard", "farthest_from_history, soft"):
         tiny_evaluation.verdict("hard")
 
 
@@ -133,13 +134,13 @@ def test_names_of_policies(tmp_path):
 
     assert names("oracle_greedy", "random_valid", "mine=random_valid") == ["mine"]
     assert names({"name": "cold", "policy": "temperature_softmax", "temperature": 0.1}) == ["cold"]
-    with pytest.raises(ConfigError, match="policies need names of their own, got temperature_softmax twice"):
+    with refused(ConfigError, "temperature_softmax"):
         names("temperature_softmax", "temperature_softmax")
-    with pytest.raises(ConfigError, match=r"there are farthest_from_history, .*got 'best_guess'"):
+    with refused(ConfigError, "'best_guess'", "farthest_from_history", "rollout_assets.policies"):
         names("best_guess")
-    with pytest.raises(ConfigError, match="are always evaluated; name a policy to compare with them"):
+    with refused(ConfigError, "random_valid, oracle_greedy"):
         names("oracle_greedy", "random_valid")
-    with pytest.raises(ConfigError, match=r"missing.safetensors: no such checkpoint"):
+    with refused(ConfigError, tmp_path / "missing.safetensors"):
         names(str(tmp_path / "missing.safetensors"))
 
 
@@ -153,19 +154,18 @@ def test_paths_in_a_file_start_at_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "names"),
     [
-        ({"policies": []}, "policies: "),
-        ({"horizon": 0}, "horizon: input should be greater than or equal to 1, got 0"),
-        ({"sedes": 2}, "sedes: unknown key; did you mean seeds"),
-        ({"bootstrap": {"samples": 3}}, "bootstrap.samples: "),
-        ({"policies": [{"name": "a b", "policy": "random"}]}, "name: "),
+        ({"policies": []}, ["policies: "]),
+        ({"horizon": 0}, ["horizon: ", 0]),
+        ({"sedes": 2}, ["sedes: ", "seeds"]),
+        ({"bootstrap": {"samples": 3}}, ["bootstrap.samples: "]),
+        ({"policies": [{"name": "a b", "policy": "random"}]}, ["name: "]),
     ],
 )
-def test_wrong_settings_are_named(changes, problem, tmp_path):
-    with pytest.raises(ConfigError) as refused:
+def test_wrong_settings_are_named(changes, names, tmp_path):
+    with refused(ConfigError, *names):
         EvaluationConfig(**{"campaign": "demo", "policies": ["random"], "output_dir": Path("out"), **changes})
-    assert problem in str(refused.value)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from rollout_assets.evaluation import read_evaluation
 from rollout_assets.files import file_sha256
 from tests.evaluation.checkpoints import write_checkpoint
 from tests.support.commands import call
+from tests.support.refusals import assert_names
 
 
 def quickly(campaign: Path, output: Path) -> tuple[str, ...]:
@@ -65,37 +66,38 @@ def test_a_learned_policy_is_evaluated_and_named_by_its_content(evaluated_campai
     assert result["verdicts"]["mine-1"]["sentence"] and result["policies"] and result["groups"]
 
 
-def test_a_policy_trained_on_an_evaluated_scene_is_refused_or_marked(evaluated_campaign, tmp_path):
+def test_a_policy_trained_on_an_evaluated_scene_is_refused(evaluated_campaign, tmp_path):
     (scene,) = scenes_of(evaluated_campaign, "train")
     checkpoint = write_checkpoint(tmp_path / "cheat.safetensors", (scene, "elsewhere"))
     command = (*quickly(evaluated_campaign, tmp_path / "out"), "--policy", str(checkpoint))
-    refused = call(*command)
-    assert refused.code == 2 and refused.err.count("\n") == 1
-    assert f"policy cheat was trained on 1 of the 1 scene to evaluate it on: {scene}" in refused.err
+    done = call(*command)
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert_names(done.err, "policy cheat", scene)
     assert not (tmp_path / "out" / "campaigns").exists(), "nothing is run before"
     allowed = call(*command, "--allow-seen-scenes")
     assert allowed.code == 0 and "trained on evaluated scenes" in allowed.out
-    assert "it says nothing about new scenes" in (tmp_path / "out" / "evaluation.html").read_text()
+    assert "trained on" in (tmp_path / "out" / "evaluation.html").read_text()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
+    ("arguments", "names"),
     [
-        ((), "--campaign and --policy and --output must be given"),
-        (("-c", "demo", "-o", "out"), "--policy must be given"),
-        (("-c", "nowhere.toml", "-o", "out", "--policy", "random"), "nowhere.toml: no such campaign file"),
-        (("-c", "CAMPAIGN", "-o", "OUT", "--policy", "guess"), "policy guess: policy: there are farthest_from_history"),
-        (("-c", "CAMPAIGN", "-o", "OUT", "--policy", "no.safetensors"), "no.safetensors: no such checkpoint"),
-        (("-c", "CAMPAIGN", "-o", "OUT", "--policy", "TEXT"), "it is not a safetensors file"),
-        (("-c", "CAMPAIGN", "-o", "OUT", "--policy", "random", "--set", "horizn=2"), "horizn: unknown key"),
-        (("-c", "CAMPAIGN", "-o", "OUT", "--policy", "random", "--set", "horizon=0"), "horizon: "),
-        (("gone.toml",), "gone.toml: no such file"),
+        ((), ["--campaign", "--policy", "--output"]),
+        (("-c", "demo", "-o", "out"), ["--policy"]),
+        (("-c", "nowhere.toml", "-o", "out", "--policy", "random"), ["nowhere.toml"]),
+        (("-c", "CAMPAIGN", "-o", "OUT", "--policy", "guess"), ["policy guess", "farthest_from_history"]),
+        (("-c", "CAMPAIGN", "-o", "OUT", "--policy", "no.safetensors"), ["no.safetensors"]),
+        (("-c", "CAMPAIGN", "-o", "OUT", "--policy", "TEXT"), ["text.safetensors"]),
+        (("-c", "CAMPAIGN", "-o", "OUT", "--policy", "random", "--set", "horizn=2"), ["horizn: ", "horizon?"]),
+        (("-c", "CAMPAIGN", "-o", "OUT", "--policy", "random", "--set", "horizon=0"), ["horizon: ", "0"]),
+        (("gone.toml",), ["gone.toml: "]),
     ],
 )
-def test_wrong_input_is_one_clear_line(arguments, problem, evaluated_campaign, tmp_path):
+def test_wrong_input_is_one_clear_line(arguments, names, evaluated_campaign, tmp_path):
     text = tmp_path / "text.safetensors"
     text.write_text("text")
     places = {"CAMPAIGN": str(evaluated_campaign), "OUT": str(tmp_path / "out"), "TEXT": str(text)}
     done = call("evaluate", *(places.get(argument, argument) for argument in arguments))
-    assert done.code == 2 and problem in done.err, done.err
+    assert done.code == 2, done.err
+    assert_names(done.err, *names)
     assert "Traceback" not in done.err and done.out == ""

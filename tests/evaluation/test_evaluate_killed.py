@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from rollout_assets.evaluation import EvaluationConfig, read_evaluation
-
-PATIENCE_S = 240.0
+from tests.support.waiting import PATIENCE_S
 
 
 def command(config: EvaluationConfig, output: Path) -> list[str]:

@@ -16,6 +16,8 @@ from rollout_assets.reports.schema_page import schema_markdown
 from rollout_assets.rollouts.zarr_store.schema import array_paths
 from rollout_assets.testing.fake_observations import fake_observations
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "infra" / "docs"
 

@@ -23,6 +23,8 @@ from rollout_assets.testing.fake_records import SyntheticRecords
 from tests.support.refusals import assert_names
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.ci  # builds the wheel and installs it
+
 ROOT = Path(__file__).parents[2]
 OPTIONAL = ("dagster", "warp", "starlette", "uvicorn", "httpx", "trimesh", "plotly", "matplotlib")
 

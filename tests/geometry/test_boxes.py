@@ -6,6 +6,8 @@ from rollout_assets.geometry import boxes, poses
 from rollout_assets.geometry.boxes import OrientedBoxes
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 
 def turned_boxes(rng: np.random.Generator, n: int) -> OrientedBoxes:
     turns, _ = np.linalg.qr(rng.normal(size=(n, 3, 3)))

@@ -8,6 +8,8 @@ from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import IDENTITY_POSE, inverse, look_along, transform
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 CAMERA = PinholeCamera(fx_px=100, fy_px=110, cx_px=32, cy_px=24, height_px=48, width_px=64)
 
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from rollout_assets.geometry.clipping import LATTICE_AXES, clip_to_box, lattice_samples, touching_box
 from tests.geometry import naive_clipping
 
+pytestmark = pytest.mark.quick
+
 HALF = np.array([0.4, 0.45, 0.6])
 
 

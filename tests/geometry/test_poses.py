@@ -7,6 +7,8 @@ from rollout_assets.errors import GeometryError
 from rollout_assets.geometry import poses
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 
 def random_poses(rng: np.random.Generator, n: int, reach_m: float = 10.0) -> np.ndarray:
     turns, _ = np.linalg.qr(rng.normal(size=(n, 3, 3)))

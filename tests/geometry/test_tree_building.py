@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from rollout_assets.geometry import bvh_build_kernels, triangle_bvh
 from rollout_assets.geometry.devices import empty_warp, on_host, run_on_host
 
+pytestmark = pytest.mark.quick
+
 
 def slow_records(points: np.ndarray, triangles: np.ndarray) -> np.ndarray:
     corners = points[triangles].astype(np.float64)

@@ -15,6 +15,8 @@ from rollout_assets.geometry.devices import resolve_device
 from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 ROOM = trimesh.creation.box((8.0, 6.0, 3.0))
 
 

@@ -8,6 +8,8 @@ from rollout_assets.errors import GeometryError
 from rollout_assets.geometry.voxels import VoxelGrid, voxel_keys
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 POINTS = arrays.arrays(
     np.float32, st.tuples(st.integers(0, 60), st.just(3)), elements=st.floats(-0.125, 0.125, width=32)
 )

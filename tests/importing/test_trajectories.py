@@ -26,6 +26,7 @@ from tests.importing.scene_files import (
     write_poses,
     write_tum,
 )
+from tests.support.refusals import refused
 
 METRES = Frame("z", "m", (6.0, 5.0, 2.6), 0.0)
 CONFIG = ImportConfig(poses=6, min_points=100, max_points=900, workers=1)
@@ -65,7 +66,7 @@ def test_the_convention_is_recognised_by_upright_heads(tmp_path, camera):
 
 def test_a_wrong_convention_is_refused_with_the_one_that_fits(tmp_path):
     write_tum(tmp_path / "trajectory.txt", "opengl")
-    with pytest.raises(SourceError, match=r"not upright with --camera opencv .*--camera opengl would have it upright"):
+    with refused(SourceError, "--camera opencv", "--camera opengl"):
         camera_path(read_trajectory(tmp_path / "trajectory.txt"), METRES, "opencv", 5.0)
 
 
@@ -87,11 +88,11 @@ def test_snippets_are_spread_over_the_path_and_keep_its_pace(tmp_path):
     np.testing.assert_allclose(slow.pose_world_camera, path.poses[:6], atol=1e-6)
 
 
-def test_a_path_shorter_than_a_snippet_is_refused_with_the_number_that_fits(tmp_path):
+def test_a_path_shorter_than_a_snippet_names_the_poses_that_fit(tmp_path):
     write_tum(tmp_path / "trajectory.txt")
     path = camera_path(read_trajectory(tmp_path / "trajectory.txt"), METRES, "auto", 5.0)
     path.check_length(60, 5.0)
-    with pytest.raises(SourceError, match=r"lasts 11\.80 s, .* 61 poses takes 12\.00 s; set --poses to at most 60"):
+    with refused(SourceError, "11.80 s", "12.00 s", 61, "--poses", 60):
         path.check_length(61, 5.0)
 
 
@@ -99,26 +100,26 @@ TUM_LINES = "0.0 0 0 1 0 0 0 1\n0.1 0 0 1 0 0 0 1\n"
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("name", "text", "names"),
     [
-        ("trajectory.txt", TUM_LINES + "0.2 0 0 1 0", r"line 3 has 5 values, expected 8; is the file cut"),
-        ("trajectory.txt", TUM_LINES + "0.05 0 0 1 0 0 0 1", "pose 2 is not later"),
-        ("trajectory.txt", TUM_LINES + "0.3 0 0 1 0 0 0 7", "pose 2 has a quaternion of length 7, not 1"),
-        ("trajectory.txt", TUM_LINES + "0.3 0 0 nan 0 0 0 1", "line 3 has a value that is not finite"),
-        ("trajectory.txt", "hello world is this it or not yes\n", "line 1 has a value that is not a number"),
-        ("trajectory.txt", "", "0 poses; a trajectory needs at least 2"),
-        ("trajectory.csv", "", "no column tracking_timestamp_us; it has no header"),
-        ("trajectory.csv", "a,b\n1,2\n", "no column tracking_timestamp_us; it has a, b"),
-        ("poses.json", "[[1, 2], [3, 4]]", "pose 0: expected a 4 x 4 matrix or 12 numbers"),
-        ("poses.json", "[", "not JSON"),
-        ("poses.json", '{"frames": 3}', "not a list of poses"),
-        ("poses.json", "[[-1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1]]", "pose 0: the rotation mirrors .*left-handed"),
-        ("poses.json", '[["a","b"]]', "pose 0: "),
+        ("trajectory.txt", TUM_LINES + "0.2 0 0 1 0", ["line 3", 5, 8]),
+        ("trajectory.txt", TUM_LINES + "0.05 0 0 1 0 0 0 1", ["pose 2", "time"]),
+        ("trajectory.txt", TUM_LINES + "0.3 0 0 1 0 0 0 7", ["pose 2", "quaternion", 7]),
+        ("trajectory.txt", TUM_LINES + "0.3 0 0 nan 0 0 0 1", ["line 3", "finite"]),
+        ("trajectory.txt", "hello world is this it or not yes\n", ["line 1", "'hello world is this it or not yes'"]),
+        ("trajectory.txt", "", ["0 poses", 2]),
+        ("trajectory.csv", "", ["tracking_timestamp_us", "header"]),
+        ("trajectory.csv", "a,b\n1,2\n", ["tracking_timestamp_us", "a, b"]),
+        ("poses.json", "[[1, 2], [3, 4]]", ["pose 0", "4 x 4", "(2,)"]),
+        ("poses.json", "[", ["JSON", "line 1"]),
+        ("poses.json", '{"frames": 3}', ["list", "poses"]),
+        ("poses.json", "[[-1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1]]", ["pose 0", "determinant", -1]),
+        ("poses.json", '[["a","b"]]', ["pose 0", "'a'"]),
     ],
 )
-def test_a_broken_trajectory_is_one_clear_line(tmp_path, name, text, message):
+def test_a_broken_trajectory_is_one_clear_line(tmp_path, name, text, names):
     (tmp_path / name).write_text(text)
-    with pytest.raises(SourceError, match=message) as caught:
+    with refused(SourceError, *names) as caught:
         read_trajectory(tmp_path / name)
     assert str(caught.value).startswith(f"{name}: ")
 
@@ -127,14 +128,14 @@ def test_a_cut_ase_trajectory_is_named_by_its_line(tmp_path):
     write_ase(tmp_path / "trajectory.csv")
     whole = (tmp_path / "trajectory.csv").read_text()
     (tmp_path / "trajectory.csv").write_text(whole[: len(whole) - 40])
-    with pytest.raises(SourceError, match=r"trajectory\.csv: line 61 has \d+ values, expected 11"):
+    with refused(SourceError, "trajectory.csv", "line 61", 11):
         read_trajectory(tmp_path / "trajectory.csv")
 
 
 def test_a_trajectory_elsewhere_is_refused(tmp_path):
     write_glb(tmp_path / "room" / "mesh.glb")
     write_poses(tmp_path / "room" / "poses.json")
-    with pytest.raises(SourceError, match=r"not upright|lie within the mesh"):
+    with refused(SourceError, "--camera opencv", 0.27):
         understand(SceneFolder("room", tmp_path / "room"), CONFIG)
 
 
@@ -159,20 +160,17 @@ def test_points_of_a_ply_file_have_the_typical_deviation(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "names"),
     [
-        (gzip.compress(b"uid,px_world\n1,2\n"), "no column py_world"),
-        (
-            gzip.compress(b"px_world,py_world,pz_world,inv_dist_std\n1,2,3,0.1\n")[:-9],
-            "cannot be read, it may be cut",
-        ),
-        (b"no gzip at all", "cannot be read, it may be cut"),
-        (gzip.compress(b"px_world,py_world,pz_world,inv_dist_std\n1,2,three,0.1\n"), "cannot be read"),
-        (gzip.compress(b"px_world,py_world,pz_world,inv_dist_std\nnan,2,3,0.1\n"), "no usable point among 1"),
+        (gzip.compress(b"uid,px_world\n1,2\n"), ["py_world", "uid, px_world"]),
+        (gzip.compress(b"px_world,py_world,pz_world,inv_dist_std\n1,2,3,0.1\n")[:-9], ["end-of-stream"]),
+        (b"no gzip at all", ["gzip"]),
+        (gzip.compress(b"px_world,py_world,pz_world,inv_dist_std\n1,2,three,0.1\n"), ["'three'"]),
+        (gzip.compress(b"px_world,py_world,pz_world,inv_dist_std\nnan,2,3,0.1\n"), ["point", 1]),
     ],
     ids=("no column", "cut", "no gzip", "no number", "no point"),  # compressed bytes hold the time they were made
 )
-def test_broken_points_are_one_clear_line(tmp_path, content, message):
+def test_broken_points_are_one_clear_line(tmp_path, content, names):
     (tmp_path / "semidense_points.csv.gz").write_bytes(content)
-    with pytest.raises(SourceError, match=message):
+    with refused(SourceError, "semidense_points.csv.gz: ", *names):
         read_points(tmp_path / "semidense_points.csv.gz", METRES)

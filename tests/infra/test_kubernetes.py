@@ -17,6 +17,8 @@ from tests.defs.campaigns import write_campaign
 from tests.infra.kubernetes_api import running_api
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.ci  # imports the Kubernetes client and its schemas
+
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,6 +24,8 @@ from rollout_assets.rollouts import RolloutSuspiciousQueryConfig, suspicious_rol
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from tests.inspection import handmade_stores as made
 
+pytestmark = pytest.mark.quick
+
 STEP, ROLLOUT, TARGET = made.CHANGED, made.CHANGED, made.CHANGED
 
 

@@ -28,6 +28,7 @@ from rollout_assets.learning.checkpoints import (
 from rollout_assets.learning.network import ViewNetwork
 from rollout_assets.learning.tensor_file import LARGEST_HEADER
 from rollout_assets.testing.fake_observations import fake_observations
+from tests.support.refusals import refused
 
 OBSERVATION = ObservationConfig(points=32, history=2)
 NETWORK = NetworkConfig(patches=2, width=8, heads=2, layers=1)
@@ -124,14 +125,14 @@ def test_loading_leaves_the_global_generator_alone(checkpoint: Path) -> None:
 
 
 def test_an_observation_of_other_sizes_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(PolicyRefused, match="32 points and 2 poses taken was shown 16 and 2"):
+    with refused(PolicyRefused, "32 points", 16, 2):
         load_policy(checkpoint).scores(fake_observations(1, 3, ObservationConfig(points=16, history=2)))
 
 
 def test_an_observation_that_is_not_finite_is_refused(checkpoint: Path) -> None:
     observations = fake_observations(1, 3, OBSERVATION)
     observations.target_extents[0, 0] = np.nan
-    with pytest.raises(PolicyRefused, match="target_extents is not finite"):
+    with refused(PolicyRefused, "target_extents"):
         load_policy(checkpoint).scores(observations)
 
 
@@ -140,35 +141,33 @@ def _header(size: int, body: bytes = b"") -> bytes:
 
 
 NOT_CHECKPOINTS = {
-    "empty": (b"", "has only 0 bytes"),
-    "text": (b"not a checkpoint at all", "its header would have"),
-    "huge header": (_header(LARGEST_HEADER + 1), "its header would have"),
-    "header beyond the end": (_header(500, b"{}"), "is cut off: its header has 500 bytes"),
-    "header that is not JSON": (_header(4, b"{{{{"), "its header is not JSON"),
-    "header nested deeply": (_header(90_000, b"[" * 90_000), "not JSON: lists or tables are nested too deeply"),
-    "header that is a list": (_header(2, b"[]"), "not an object"),
-    "without card": (_header(2, b"{}"), "without a card"),
-    "card that is not JSON": (_header(37, b'{"__metadata__": {"card": "no json"}}'), "its card is not JSON"),
+    "empty": (b"", ["0 bytes"]),
+    "text": (b"not a checkpoint at all", ["header"]),
+    "huge header": (_header(LARGEST_HEADER + 1), ["header"]),
+    "header beyond the end": (_header(500, b"{}"), ["header", "500 bytes"]),
+    "header that is not JSON": (_header(4, b"{{{{"), ["header", "JSON"]),
+    "header nested deeply": (_header(90_000, b"[" * 90_000), ["header", "JSON"]),
+    "header that is a list": (_header(2, b"[]"), ["header"]),
+    "without card": (_header(2, b"{}"), ["card"]),
+    "card that is not JSON": (_header(37, b'{"__metadata__": {"card": "no json"}}'), ["card", "JSON"]),
 }
 
 
 @pytest.mark.parametrize("case", NOT_CHECKPOINTS)
 def test_what_is_no_checkpoint_is_one_line(case: str, tmp_path: Path) -> None:
-    content, message = NOT_CHECKPOINTS[case]
+    content, names = NOT_CHECKPOINTS[case]
     path = tmp_path / "policy.safetensors"
     path.write_bytes(content)
     for read in (load_policy, read_card):
-        with pytest.raises(PolicyRefused) as refused:
+        with refused(PolicyRefused, path, *names) as caught:
             read(path)
-        assert message in str(refused.value)
-        assert "\n" not in str(refused.value)
-        assert str(path) in str(refused.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(PolicyRefused, match="there is no such file"):
+    with refused(PolicyRefused, tmp_path / "absent.safetensors"):
         load_policy(tmp_path / "absent.safetensors")
-    with pytest.raises(PolicyRefused, match="is not a file"):
+    with refused(PolicyRefused, f"{tmp_path}: "):
         load_policy(tmp_path)
 
 
@@ -176,7 +175,7 @@ def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
 def test_a_truncated_file_is_refused(checkpoint: Path, kept: float) -> None:
     data = checkpoint.read_bytes()
     checkpoint.write_bytes(data[: int(len(data) * kept)])
-    with pytest.raises(PolicyRefused, match="cut off"):
+    with refused(PolicyRefused, checkpoint):
         load_policy(checkpoint)
 
 
@@ -184,38 +183,37 @@ def test_weights_that_are_not_finite_are_refused(checkpoint: Path) -> None:
     tensors = load_file(checkpoint)
     name = sorted(tensors)[0]
     tensors[name].view(-1)[0] = torch.nan
-    with pytest.raises(PolicyRefused, match=f"tensor {name} is not finite in 1 place"):
+    with refused(PolicyRefused, f"tensor {name}", 1):
         load_policy(rewritten(checkpoint, tensors))
 
 
 def test_other_tensors_are_refused_by_name(checkpoint: Path) -> None:
     whole = load_file(checkpoint)
     name = sorted(whole)[0]
-    with pytest.raises(PolicyRefused, match=f"lacks 1 tensor: {name}"):
+    with refused(PolicyRefused, f"1 tensor: {name}"):
         load_policy(rewritten(checkpoint, {key: value for key, value in whole.items() if key != name}))
-    with pytest.raises(PolicyRefused, match="has unknown 1 tensor: another"):
+    with refused(PolicyRefused, "1 tensor: another"):
         load_policy(rewritten(checkpoint, whole | {"another": torch.zeros(2)}))
-    with pytest.raises(PolicyRefused, match=f"tensor {name} has shape"):
+    with refused(PolicyRefused, f"tensor {name}", "shape"):
         load_policy(rewritten(checkpoint, whole | {name: whole[name][:-1].clone()}))
-    with pytest.raises(PolicyRefused, match=r"is torch.float16, its network needs torch.float32"):
+    with refused(PolicyRefused, f"tensor {name}", "torch.float16", "torch.float32"):
         load_policy(rewritten(checkpoint, whole | {name: whole[name].half()}))
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "name"),
     [
         ({"observation_layout": "f" * 64}, "layout ffffffffffff"),
-        ({"observation_arrays": ["points"]}, "they differ in"),
+        ({"observation_arrays": ["points"]}, "candidate_mask"),
         ({"observation": {"points": 0}}, "observation.points"),
         ({"format_version": 2}, "version 2"),
         ({"kind": "other"}, "kind 'other'"),
-        ({"parameters": 3}, "card says 3 parameters"),
-        ({"surprise": 1}, "surprise: unknown key"),
+        ({"parameters": 3}, "3 parameters"),
+        ({"surprise": 1}, "surprise: "),
         ({"head": "fame"}, "head"),
     ],
 )
-def test_another_card_is_one_line(checkpoint: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(PolicyRefused) as refused:
+def test_another_card_is_one_line(checkpoint: Path, changes: dict[str, Any], name: str) -> None:
+    with refused(PolicyRefused, name) as caught:
         load_policy(rewritten(checkpoint, **changes))
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(caught.value)

@@ -13,6 +13,7 @@ from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.inspection.conftest import write_campaign
 from tests.learning.test_checkpoints import card_of, network
+from tests.support.refusals import refused
 
 SIZES = """
 oracle = { width_px = 12, height_px = 12, device = "cpu" }
@@ -65,7 +66,7 @@ def test_a_trained_policy_rolls_out_and_its_scores_are_stored(tmp_path, small_st
 
 
 @pytest.mark.parametrize("damage", ["truncated", "text", "not finite"])
-def test_a_checkpoint_that_cannot_be_used_is_one_line_before_any_work(tmp_path, small_store, checkpoint, damage):
+def test_an_unusable_checkpoint_is_one_line_before_any_work(tmp_path, small_store, checkpoint, damage):
     if damage == "truncated":
         checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
     elif damage == "text":
@@ -75,7 +76,7 @@ def test_a_checkpoint_that_cannot_be_used_is_one_line_before_any_work(tmp_path, 
         weights = {name: tensor * np.nan for name, tensor in net.state_dict().items()}
         save_checkpoint(checkpoint, card_of(net), weights)
     config = load_campaign(campaign_file(tmp_path, small_store))
-    with pytest.raises(PolicyRefused, match=r"policy\.safetensors") as caught:
+    with refused(PolicyRefused, "policy.safetensors") as caught:
         run_campaign(config)
     assert "\n" not in str(caught.value)
     assert not config.shards.output_dir.exists()

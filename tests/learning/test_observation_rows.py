@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
-import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +25,7 @@ from rollout_assets.learning.observation_rows import (
 )
 from rollout_assets.observations.observation import Arrays, Observations
 from tests.full_disk import full_after
+from tests.support.refusals import refused
 
 CONFIG = ObservationConfig(points=16, history=2)
 WIDTH = 3
@@ -123,11 +124,11 @@ def test_what_is_damaged_is_made_again(tmp_path: Path, damage: str) -> None:
     require_numbered(rows(tmp_path), refuse)
 
 
-def test_a_full_disk_is_an_error_with_the_file_and_leaves_nothing_sealed(tmp_path: Path) -> None:
+def test_a_full_disk_names_the_file_and_leaves_nothing_sealed(tmp_path: Path) -> None:
     store = rows(tmp_path)
     store.gather(np.array([0]), numbered)
     path = tmp_path / ROWS_FILE
-    with full_after(path.stat().st_size - 1_000), pytest.raises(OSError, match=ROWS_FILE):
+    with full_after(path.stat().st_size - 1_000), refused(OSError, errno=errno.EFBIG, filename=str(path)):
         store.gather(np.array([COUNT - 1]), numbered)
     make = Counted()
     require_numbered(rows(tmp_path), make)
@@ -189,9 +190,7 @@ def test_processes_share_the_work(tmp_path: Path) -> None:
 def test_a_unit_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
     process = maker(tmp_path, 0.6)
     assert process.stdout is not None and process.stdout.readline().strip() == "0"
-    began = time.monotonic()
     rows(tmp_path).gather(np.array([5]), refuse)
-    assert time.monotonic() - began < 20
     process.communicate()
 
 

@@ -26,6 +26,7 @@ from rollout_assets.sources import layout
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.store import append_synthetic_snippets
 from tests.inspection.conftest import campaign_of, write_campaign
+from tests.support.refusals import refused
 
 CONFIG = ObservationConfig(points=128, depth_px=16, history=2)
 
@@ -130,21 +131,21 @@ def test_rows_appended_to_the_source_since_do_not_matter(observed_store: Path, s
 def test_another_source_is_refused(observed_store: Path, store_copy: Path) -> None:
     manifest = store_copy / layout.MANIFEST_FILE
     manifest.write_text(manifest.read_text().replace("2000-01-01", "2000-01-02"))
-    with pytest.raises(StoreError, match=r"was made from a source with manifest .* give the source"):
+    with refused(StoreError, observed_store, store_copy, "manifest"):
         observed(observed_store, store_copy)
 
 
 def test_a_row_that_was_changed_since_is_refused(observed_store: Path, store_copy: Path) -> None:
     for shard in (store_copy / layout.SHARDS_DIR).iterdir():
         zarr.open_group(shard, mode="r+")["oracle/reference_pose_world_rig"][:, 9] = 0.5
-    with pytest.raises(StoreError, match="begin at another pose"):
+    with refused(StoreError, observed_store, store_copy, "pose"):
         all_observations(observed_store, store_copy)
 
 
 def test_a_store_without_depth_is_refused(small_store: Path, tmp_path: Path) -> None:
     campaign: CampaignConfig = campaign_of(small_store, selected_depth={"enabled": False})
     store = write_campaign(campaign, tmp_path / "no-depth.zarr", [0])
-    with pytest.raises(StoreError, match=r"has no selected depth.*selected_depth.enabled = true"):
+    with refused(StoreError, store, "selected_depth.enabled = true"):
         observed(store, small_store)
 
 
@@ -153,13 +154,13 @@ def test_a_store_without_a_needed_column_is_refused(observed_store: Path, small_
     shutil.rmtree(copy / "candidate_diagnostics" / "motion_yaw_delta_deg")
     root = copy / "zarr.json"
     root.write_text(root.read_text().replace("candidate_diagnostics/motion_yaw_delta_deg", "candidate_diagnostics/x"))
-    with pytest.raises(StoreError, match="need candidate_diagnostics/motion_yaw_delta_deg"):
+    with refused(StoreError, copy, "candidate_diagnostics/motion_yaw_delta_deg"):
         observed(copy, small_store)
 
 
 @pytest.mark.parametrize("rows", [[], [-1], [10**6]])
 def test_steps_that_are_not_there_are_refused(observed_store: Path, small_store: Path, rows: list[int]) -> None:
-    with pytest.raises(StoreError, match="has steps 0 to"):
+    with refused(StoreError, observed_store, "steps 0 to"):
         observed(observed_store, small_store).observations(rows)
 
 

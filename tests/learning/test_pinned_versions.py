@@ -19,6 +19,8 @@ from rollout_assets.errors import StoreError
 from rollout_assets.learning import QHBatch, QHDataset, QHIterableDataset, QHLoader
 from rollout_assets.rollouts import promote_rollout_campaign, prune_promoted_versions
 from tests.campaigns.kill_campaigns import fake_campaign
+from tests.support.refusals import refused
+from tests.support.waiting import PATIENCE_S
 
 WORKERS = (0, 1, 2)
 OPTIONS = {"rows_per_shard": 4, "store": {"chunk_states": 4}, "options": {"targets": 3, "chains": 2, "shell": (3, 5)}}
@@ -130,11 +132,11 @@ def test_a_version_that_is_gone_is_refused(promoted: Promoted) -> None:
     promoted.switch_to(2)
     prune_promoted_versions(promoted.config, keep=1)
     assert not promoted.version(1).exists()
-    gone = r"v000001/train \(manifest [0-9a-f]{12}\), which .*rollouts.zarr/train was .* is gone; make the dataset"
+    gone = (promoted.version(1), promoted.train, "[retention] versions")
     for batches in (*begun, *later):
-        with pytest.raises(StoreError, match=gone):
+        with refused(StoreError, *gone):
             epoch(batches)
-    with pytest.raises(StoreError, match=gone):
+    with refused(StoreError, *gone):
         mapped[len(mapped) - 1]
 
 
@@ -142,7 +144,7 @@ def test_a_version_made_anew_in_the_same_place_is_refused(promoted: Promoted) ->
     running = loader(promoted.train)
     promoted.version(1).rename(promoted.version(1).with_name("away"))
     promoted.version(2).rename(promoted.version(1))
-    with pytest.raises(StoreError, match=r"v000001/train .* is no longer what it was; make the dataset again"):
+    with refused(StoreError, promoted.version(1), promoted.train):
         epoch(running)
 
 
@@ -163,14 +165,14 @@ def test_stores_of_one_root_are_of_one_version(promoted: Promoted, monkeypatch: 
     assert {Path(pin.location).parent.name for pin in dataset.source.pins} == {"v000002"}
 
 
-def test_ranks_with_other_versions_find_out_without_a_process_group(promoted: Promoted) -> None:
+def test_ranks_with_other_versions_differ_without_a_group(promoted: Promoted) -> None:
     early = QHIterableDataset(promoted.train, 4, rank=0, world_size=2)
     promoted.switch_to(2)
     late = QHIterableDataset(promoted.train, 4, rank=1, world_size=2)
     assert early.versions != late.versions
-    with pytest.raises(StoreError, match="cannot resume"):
+    with refused(StoreError, "total"):
         late.load_state_dict(early.state_dict())
-    with pytest.raises(StoreError, match=r"torch.distributed is not initialised; compare 'versions'"):
+    with refused(StoreError, "torch.distributed", "'versions'"):
         late.check_ranks()
 
 
@@ -197,7 +199,7 @@ def two_ranks(tmp_path: Path, stores: Path, work: Rank) -> list[str]:
     processes = [context.Process(target=in_process_group, args=(rank, *arguments)) for rank in range(2)]
     for process in processes:
         process.start()
-    said = dict(answers.get(timeout=120) for _ in processes)
+    said = dict(answers.get(timeout=PATIENCE_S) for _ in processes)
     for process in processes:
         process.join()
     return [said[0], said[1]]

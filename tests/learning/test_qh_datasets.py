@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from rollout_assets.config import SelectedDepthRetentionConfig
-from rollout_assets.errors import StoreError
+from rollout_assets.errors import StateMissing, StoreError
 from rollout_assets.learning import QHBatch, QHDataset, QHIterableDataset, QHLoader
 from rollout_assets.learning.order import BatchPlan
 from rollout_assets.rollouts.zarr_store import (
@@ -24,6 +24,7 @@ from rollout_assets.rollouts.zarr_store import (
 )
 from rollout_assets.rollouts.zarr_store.schema import Q_H
 from rollout_assets.testing.fake_records import SyntheticRecords
+from tests.support.refusals import refused
 
 Key = tuple[int, int]
 HEIGHT, WIDTH = 6, 8
@@ -143,9 +144,9 @@ def test_resuming_with_other_workers_and_ranks(
 
 def test_resuming_other_data_is_refused(stores: list[Path]) -> None:
     state = loader(stores).state_dict()
-    with pytest.raises(StoreError, match="cannot resume: total was"):
+    with refused(StoreError, "total"):
         loader(stores[:1]).load_state_dict(state)
-    with pytest.raises(StoreError, match="cannot resume: seed was 3, is 4"):
+    with refused(StoreError, "seed", 3, 4):
         QHIterableDataset(stores, 7, seed=4, window_units=3).load_state_dict(state)
 
 
@@ -173,7 +174,7 @@ def test_map_style_agrees_and_works_in_a_loader(stores: list[Path]) -> None:
     order = np.random.default_rng(0).permutation(len(dataset)).tolist()
     batch = dataset.batch(order)
     assert keys(batch) == [keys(dataset[index])[0] for index in order]
-    with pytest.raises(IndexError, match="state"):
+    with refused(StateMissing, f"state {len(dataset)}"):
         dataset[len(dataset)]
     for workers in (0, 2):
         plain = DataLoader(dataset, batch_size=10, shuffle=True, collate_fn=QHDataset.collate, num_workers=workers)
@@ -210,19 +211,19 @@ def test_depth_history_is_what_was_selected_before(stores: list[Path]) -> None:
 
 
 def test_bad_settings_are_refused(stores: list[Path], tmp_path: Path) -> None:
-    for options, message in (
-        ({"batch_size": 0}, "batch_size must be >= 1, got 0"),
-        ({"rank": 2, "world_size": 2}, "rank must be between 0 and 1, got 2"),
-        ({"window_units": 0}, "window_units must be >= 1, got 0"),
-        ({"history": -1}, "history must be >= 0, got -1"),
+    for options, names in (
+        ({"batch_size": 0}, ("batch_size", 0)),
+        ({"rank": 2, "world_size": 2}, ("rank", 2)),
+        ({"window_units": 0}, ("window_units", 0)),
+        ({"history": -1}, ("history", -1)),
     ):
-        with pytest.raises(StoreError, match=message):
+        with refused(StoreError, *names):
             QHIterableDataset(stores, **{"batch_size": 4, **options})
-    with pytest.raises(StoreError, match="at least one store"):
+    with refused(StoreError, "store"):
         QHDataset([])
-    with pytest.raises(StoreError, match="no rollout store there"):
+    with refused(StoreError, tmp_path / "nowhere"):
         QHDataset(tmp_path / "nowhere")
-    with pytest.raises(StoreError, match="persistent_workers"):
+    with refused(StoreError, "persistent_workers"):
         QHLoader(QHIterableDataset(stores, 4), num_workers=1, persistent_workers=True)
 
 

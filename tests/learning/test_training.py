@@ -23,6 +23,8 @@ from rollout_assets.learning.training.run import METRICS_NAME, POLICY_NAME, read
 from rollout_assets.progress import ProgressEvent
 from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.inspection.conftest import write_campaign
+from tests.support.refusals import refused
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +122,7 @@ def test_a_finished_training_is_resumed_without_work(config: TrainingConfig, tmp
 
 def test_what_is_there_is_not_overwritten(config: TrainingConfig, tmp_path: Path) -> None:
     train_policy(config, tmp_path)
-    with pytest.raises(TrainingError, match=r"already has .*; resume to go on, or choose another folder"):
+    with refused(TrainingError, tmp_path, "resume.safetensors, policy.safetensors, metrics.jsonl"):
         train_policy(config, tmp_path)
 
 
@@ -129,9 +131,9 @@ def test_resuming_another_training_names_what_differs(
 ) -> None:
     train_policy(config, tmp_path)
     other = changed(config, optimizer={"learning_rate": 0.1}, batch_size=5)
-    with pytest.raises(TrainingError, match=r"config.batch_size was 4, is 5 now; .*learning_rate was 0.002, is 0.1"):
+    with refused(TrainingError, "config.batch_size", 4, 5, "config.optimizer.learning_rate", 0.002, 0.1):
         train_policy(other, tmp_path, resume=True)
-    with pytest.raises(TrainingError, match=r"cannot resume, .* stores was \["):
+    with refused(TrainingError, "stores", tmp_path / RESUME_NAME):
         train_policy(changed(config, stores=list(reversed(two_scenes))), tmp_path, resume=True)
     train_policy(changed(config, resume_batches=7, device="cpu"), tmp_path, resume=True)
 
@@ -140,7 +142,7 @@ def test_a_damaged_resume_file_is_one_line(config: TrainingConfig, tmp_path: Pat
     train_policy(config, tmp_path)
     path = tmp_path / RESUME_NAME
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(TrainingError, match="cannot be resumed, so begin again in another folder"):
+    with refused(TrainingError, path):
         train_policy(config, tmp_path, resume=True)
 
 
@@ -173,26 +175,23 @@ def test_equal_states_count_once(config: TrainingConfig) -> None:
 
 
 def test_the_loss_must_be_finite(config: TrainingConfig, tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"the loss of batch \d+ is (nan|inf); try a smaller"):
+    with refused(TrainingError, "batch", "optimizer.learning_rate"):
         train_policy(changed(config, optimizer={"learning_rate": 1e30, "max_gradient_norm": 1e30}), tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"stores": []}, "nothing to train on"),
-        ({"sources": []}, "sources is empty"),
-    ],
+    ("changes", "name"),
+    [({"stores": []}, "stores"), ({"sources": []}, "sources")],
 )
 def test_data_that_cannot_be_trained_on_is_one_line(
-    config: TrainingConfig, tmp_path: Path, changes: dict[str, list[str]], message: str
+    config: TrainingConfig, tmp_path: Path, changes: dict[str, list[str]], name: str
 ) -> None:
-    with pytest.raises(TrainingError, match=message):
+    with refused(TrainingError, name):
         train_policy(changed(config, **changes), tmp_path)
 
 
 def test_one_scene_cannot_be_divided(config: TrainingConfig, two_scenes: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="at least two are needed"):
+    with refused(TrainingError, "1 scene", "validation.stores"):
         train_policy(changed(config, stores=[two_scenes[0]]), tmp_path)
 
 
@@ -244,8 +243,7 @@ def test_killed_and_resumed_gives_the_same_bytes(config: TrainingConfig, tmp_pat
 
 
 def _wait_for_news(path: Path, before: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        if path.exists() and path.stat().st_mtime_ns > before:
-            return
-        time.sleep(0.01)
+    def there() -> bool:
+        return process.poll() is not None or (path.exists() and path.stat().st_mtime_ns > before)
+
+    wait_until(there, "a resume point")

@@ -17,6 +17,7 @@ from rollout_assets.learning import QHDataset, QHIterableDataset, QHLoader
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, write_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.schema import Q_H
 from tests.rollouts.zarr_store.store_under_test import CONFIG, RECORDS
+from tests.support.refusals import refused
 
 Change = Callable[[Path], None]
 
@@ -92,26 +93,31 @@ def edit_manifest(store: Path) -> None:
     manifest.write_bytes(manifest.read_bytes().replace(b'"argv"', b'"arGv"'))
 
 
-CHANGES: dict[str, tuple[Change, str]] = {
-    "value edited through zarr": (edit_value, "q_h/td_reward: its chunks are not the ones that were written"),
-    "files swapped": (swap_files, "q_h/one_step_target_root_gain: "),
-    "columns exchanged": (exchange_columns, "q_h/td_reward: its chunks are not the ones that were written"),
-    "fewer rows": (fewer_rows, "zarr.json: attribute q_h_state_count is not what the manifest says"),
-    "shorter arrays": (shorter_arrays, r"q_h/state_step_row_id: must be int64 of shape \(\d+,\), got int64 of"),
-    "another dtype": (reward_as_int32, r"q_h/td_reward: must be float32 of shape .* got int32"),
-    "manifest edited": (edit_manifest, "manifest.json: its SHA-256 is not the root attribute manifest_sha256"),
-    "attribute edited": (lambda store: change_attribute(store, "q_h_chunk_states", 7), "attribute q_h_chunk_states"),
-    "chunk cut off": (lambda store: shutil.rmtree(store / "q_h/q_train_mask/c/1"), "file c/1/0 is missing"),
+CHANGES: dict[str, tuple[Change, str, tuple[str, ...]]] = {
+    "value edited through zarr": (edit_value, "q_h/td_reward", ("stored_crc32c",)),
+    "files swapped": (swap_files, "q_h/one_step_target_root_gain", ("stored_crc32c",)),
+    "columns exchanged": (exchange_columns, "q_h/td_reward", ("stored_crc32c",)),
+    "fewer rows": (fewer_rows, "zarr.json", ("q_h_state_count",)),
+    "shorter arrays": (shorter_arrays, "q_h/state_step_row_id", ("int64", "shape")),
+    "another dtype": (reward_as_int32, "q_h/td_reward", ("float32", "int32")),
+    "manifest edited": (edit_manifest, "manifest.json", ("manifest_sha256",)),
+    "attribute edited": (
+        lambda store: change_attribute(store, "q_h_chunk_states", 7),
+        "zarr.json",
+        ("q_h_chunk_states",),
+    ),
+    "chunk cut off": (lambda store: shutil.rmtree(store / "q_h/q_train_mask/c/1"), "q_h/q_train_mask", ("c/1/0",)),
 }
 
 
-@pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
-def test_a_changed_store_is_refused_when_the_dataset_is_made(store: Path, change: Change, message: str) -> None:
+@pytest.mark.parametrize(("change", "where", "names"), CHANGES.values(), ids=CHANGES)
+def test_a_changed_store_is_refused_when_the_dataset_is_made(
+    store: Path, change: Change, where: str, names: tuple[str, ...]
+) -> None:
     change(store)
     for make in (lambda: QHDataset(store), lambda: QHIterableDataset(store, 4)):
-        with pytest.raises(StoreDamaged, match=message) as refused:
+        with refused(StoreDamaged, *names, where=f"{store}/{where}"):
             make()
-        assert refused.value.where.startswith(str(store))
 
 
 @pytest.mark.parametrize("change", [edit_value, exchange_columns, fewer_rows, reward_as_int32])
@@ -122,23 +128,23 @@ def test_nothing_is_verified_on_request(store: Path, change: Change) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("name", "value", "names"),
     [
-        ("schema_id", "weather", "is not a rollout store that this package reads: schema is 'weather'"),
-        ("schema_version", "0.9", "schema version is '0.9', an older version of the research code; supported"),
+        ("schema_id", "weather", ("'weather'", "'aria_nbv.rollout_zarr_q_invalidity'")),
+        ("schema_version", "0.9", ("'0.9'", "'1.0-target-rollout-core'")),
     ],
 )
-def test_the_schema_is_always_checked(store: Path, name: str, value: str, message: str) -> None:
+def test_the_schema_is_always_checked(store: Path, name: str, value: str, names: tuple[str, ...]) -> None:
     change_attribute(store, name, value)
     for verify in ("manifest", "none"):
-        with pytest.raises(StoreError, match=message):
+        with refused(StoreError, *names):
             QHDataset(store, verify=verify)
 
 
 def test_depth_is_verified_where_it_is_read(store: Path) -> None:
     edit_value(store, "selected_depth/depth_m")
     assert len(QHDataset(store))
-    with pytest.raises(StoreDamaged, match="selected_depth/depth_m"):
+    with refused(StoreDamaged, where=f"{store}/selected_depth/depth_m"):
         QHDataset(store, history=1)
 
 
@@ -147,10 +153,9 @@ def test_a_store_that_changes_later_is_refused_as_what_it_is(store: Path, worker
     stream = QHLoader(QHIterableDataset(store, 4), num_workers=workers)
     mapped = DataLoader(QHDataset(store), batch_size=4, collate_fn=QHDataset.collate, num_workers=workers)
     edit_value(store)
-    with pytest.raises(StoreDamaged, match="chunk 0 of the array is not the one that was written") as refused:
+    with refused(StoreDamaged, "c/0", "chunk 0", where=f"{store}/q_h/td_reward"):
         list(stream)
-    assert refused.value.where == f"{store}/q_h/td_reward"
-    with pytest.raises(StoreDamaged, match="chunk 0 of the array is not the one that was written"):
+    with refused(StoreDamaged, f"{store}/q_h/td_reward", "chunk 0"):
         list(mapped)
 
 
@@ -160,13 +165,13 @@ def test_indices_beyond_the_states_are_refused(store: Path) -> None:
     last = len(dataset) - 1
     assert dataset[-1].state_step_row_id.tolist() == dataset[last].state_step_row_id.tolist()
     for index in (-1, last + 1):
-        with pytest.raises(StateMissing, match=f"there is no state {index}; the dataset has 0 to {last}"):
+        with refused(StateMissing, f"state {index}", f"0 to {last}"):
             dataset.batch([0, index])
     for index in (-last - 2, last + 1):
-        with pytest.raises(IndexError, match=f"there is no state {index}"):
+        with refused(StateMissing, f"state {index}", f"0 to {last}"):
             dataset[index]
     for indices in ([], [0.5], [[0]], [True]):
-        with pytest.raises(StoreError, match="a batch needs a list of at least one whole number"):
+        with refused(StoreError, "batch"):
             dataset.batch(indices)
 
 
@@ -174,25 +179,22 @@ def test_indices_beyond_the_states_are_refused(store: Path) -> None:
 def test_impossible_positions_and_settings_are_refused(store: Path) -> None:
     dataset = QHIterableDataset(store, 4)
     state = dataset.state_dict()
-    for change, message in (
-        (
-            {"consumed": state["total"] + 1},
-            f"consumed must be between 0 and {state['total']}, got {state['total'] + 1}",
-        ),
-        ({"consumed": -4}, "consumed must be a whole number >= 0, got -4"),
-        ({"consumed": 1.5}, "consumed must be a whole number >= 0, got 1.5"),
-        ({"consumed": None}, "consumed must be a whole number >= 0, got None"),
-        ({"epoch": -1}, "epoch must be a whole number >= 0, got -1"),
-        ({"epoch": True}, "epoch must be a whole number >= 0, got True"),
+    for change, names in (
+        ({"consumed": state["total"] + 1}, ("consumed", state["total"], state["total"] + 1)),
+        ({"consumed": -4}, ("consumed", -4)),
+        ({"consumed": 1.5}, ("consumed", 1.5)),
+        ({"consumed": None}, ("consumed", None)),
+        ({"epoch": -1}, ("epoch", -1)),
+        ({"epoch": True}, ("epoch", True)),
     ):
-        with pytest.raises(StoreError, match=f"cannot resume: {message}"):
+        with refused(StoreError, *names):
             dataset.load_state_dict({**state, **change})
     assert dataset.state_dict() == state, "a refused position changes nothing"
     dataset.load_state_dict({**state, "consumed": state["total"]})
     assert list(dataset) == []
-    with pytest.raises(StoreError, match="epoch must be a whole number >= 0, got -3"):
+    with refused(StoreError, "epoch", -3):
         dataset.set_epoch(-3)
-    with pytest.raises(StoreError, match="tail must be one of drop, repeat, got 'nope'"):
+    with refused(StoreError, "tail", "drop, repeat", "'nope'"):
         QHIterableDataset(store, 4, tail="nope")
-    with pytest.raises(StoreError, match="verify must be one of manifest, none, got 'all'"):
+    with refused(StoreError, "verify", "manifest, none", "'all'"):
         QHDataset(store, verify="all")

@@ -9,6 +9,7 @@ from rollout_assets.config import CampaignConfig
 from rollout_assets.config.toml_text import toml_text
 from rollout_assets.errors import ConfigError
 from rollout_assets.locations.url import ObjectUrl, below, cache_root, parse_location, resolved
+from tests.support.refusals import refused
 
 
 @pytest.mark.parametrize("text", ["s3://bucket/a/b", "gs://bucket", "az://container/prefix"])
@@ -19,20 +20,20 @@ def test_a_url_keeps_its_text_and_has_names(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("text", "names"),
     [
-        ("http://host/a", "the scheme must be one of s3://, gs://, az://"),
-        ("s3:///a", "must be s3://BUCKET/PREFIX"),
-        ("s3://bucket/a//b", "without empty or dotted names"),
-        ("s3://bucket/../b", "without empty or dotted names"),
-        ("s3://key:hidden@bucket/a", "credentials and options come from the environment"),
-        ("s3://bucket/a?token=hidden", "credentials and options come from the environment"),
+        ("http://host/a", ["http://host/a", "s3://, gs://, az://"]),
+        ("s3:///a", ["s3:///a", "s3://BUCKET/PREFIX"]),
+        ("s3://bucket/a//b", ["s3://bucket/a//b"]),
+        ("s3://bucket/../b", ["s3://bucket/../b"]),
+        ("s3://key:hidden@bucket/a", ["bucket/a", "environment"]),
+        ("s3://bucket/a?token=hidden", ["bucket/a", "environment"]),
     ],
 )
-def test_what_is_no_usable_url_is_refused_without_its_secrets(text, problem):
-    with pytest.raises(ConfigError) as refusal:
+def test_what_is_no_usable_url_is_refused_without_its_secrets(text, names):
+    with refused(ConfigError, *names) as caught:
         ObjectUrl(text)
-    assert problem in str(refusal.value) and "hidden" not in str(refusal.value)
+    assert "hidden" not in str(caught.value)
 
 
 def test_two_urls_have_two_folders_for_copies(monkeypatch, tmp_path):
@@ -49,6 +50,6 @@ def test_a_campaign_takes_urls_and_writes_them_back():
     text = toml_text(config)
     assert 'output_dir = "az://c/out"' in text and 'store_dir = "s3://b/source"' in text
     assert CampaignConfig.recorded(config.model_dump(mode="json")) == config
-    with pytest.raises(ValidationError, match="credentials and options come from the environment"):
+    with refused(ValidationError, "shards.output_dir.url", "s3://b/a"):
         CampaignConfig(name="far", shards={"output_dir": "s3://b/a?key=1"})
     assert config.writer_config_hash == CampaignConfig(name="far").writer_config_hash

@@ -14,6 +14,8 @@ from rollout_assets.metrics.results import MetricOptions, aggregate_results, met
 from tests.metrics.naive_metrics import naive_best, naive_success, naive_summary, tasks_of
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.quick
+
 OPTIONS = MetricOptions(success_threshold=0.25, bootstrap_samples=200)
 
 

@@ -14,6 +14,9 @@ from rollout_assets.geometry.triangle_bvh import TriangleBvh
 from rollout_assets.oracle import naive
 from rollout_assets.oracle.raycast import checked_poses, render_depth
 from tests.oracle.rooms import CAMERA, room_mesh, views
+from tests.support.refusals import refused
+
+pytestmark = pytest.mark.quick
 
 WALL = TriangleBvh([[-50, -50, 2], [50, -50, 2], [50, 50, 2], [-50, 50, 2]], [[0, 1, 2], [0, 2, 3]], "cpu")
 
@@ -88,11 +91,11 @@ def test_no_views_give_no_images() -> None:
 def test_bad_poses_and_cameras_are_refused_with_the_value() -> None:
     poses = views(3)
     poses[1, 4] = np.nan
-    with pytest.raises(GeometryError, match=r"pose 1 is not finite and rigid: .*nan"):
+    with refused(GeometryError, "pose 1", "nan"):
         render_depth(WALL, poses, CAMERA, 0.001, 20.0)
-    with pytest.raises(GeometryError, match=r"poses must have shape \(n, 12\), got \(3, 4\)"):
+    with refused(GeometryError, "(n, 12)", "(3, 4)"):
         checked_poses(np.zeros((3, 4)))
-    with pytest.raises(GeometryError, match="fx_px must be a finite focal length > 0, got 0"):
+    with refused(GeometryError, "fx_px", 0):
         PinholeCamera(0, 1, 1, 1, 2, 2)
-    with pytest.raises(GeometryError, match="height_px must be >= 1, got -2"):
+    with refused(GeometryError, "height_px", -2):
         PinholeCamera(1, 1, 1, 1, -2, 2)

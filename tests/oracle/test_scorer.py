@@ -27,6 +27,9 @@ from rollout_assets.oracle.scorer import (
     points_in,
 )
 from tests.oracle.rooms import CAMERA, begin, room_mesh, root_points, target_box, views
+from tests.support.refusals import refused
+
+pytestmark = pytest.mark.quick
 
 ARIA_NBV: dict[str, Any] = {"crop_policy": "vertex_in_box", "face_weighting": "uniform", "voxel_origin": "zero"}
 """The definitions of the research code."""
@@ -201,7 +204,7 @@ def test_exhausted_memory_shrinks_batches_and_changes_no_bit(monkeypatch: pytest
     again = scorer.advance_all([request.state for request in requests], views(len(requests)))
     assert [state.target.error_m2 for state in again] == [state.target.error_m2 for state in after]
     monkeypatch.setattr(OracleScorer, "_views", lambda *_: (_ for _ in ()).throw(DeviceMemoryError("none at all")))
-    with pytest.raises(DeviceMemoryError, match="none at all"):
+    with refused(DeviceMemoryError, "none at all"):
         scorer.score(requests)
 
 
@@ -270,14 +273,14 @@ def test_bad_input_is_refused_with_its_value() -> None:
     scorer, state = begin()
     poses = views(2)
     poses[1, 9] = np.inf
-    with pytest.raises(GeometryError, match=r"pose 1 is not finite and rigid: .*inf"):
+    with refused(GeometryError, "pose 1", "inf"):
         scorer.score([all_valid(state, poses)])
-    with pytest.raises(GeometryError, match=r"got \(2, 12\) and \(3,\)"):
+    with refused(GeometryError, "(2, 12)", "(3,)"):
         scorer.score([ScoreRequest(state, poses, np.ones(3, bool))])
-    with pytest.raises(GeometryError, match="a crop takes exactly one box, got 2"):
+    with refused(GeometryError, "crop", 2):
         scorer.region(
             state.scene, state.cloud, type(target_box())(np.zeros((2, 12), np.float32), np.ones((2, 3), np.float32))
         )
     huge = OracleScene(np.float32([[0, 0, 0], [3e4, 0, 0], [0, 3e4, 0]]), [[0, 1, 2]], "cpu")
-    with pytest.raises(GeometryError, match="the mesh reaches 30000"):
+    with refused(GeometryError, "30000.0 m"):
         scorer.fuse(huge, np.zeros((0, 3)))

@@ -11,6 +11,9 @@ from rollout_assets.errors import GeometryError, MeshError
 from rollout_assets.oracle import naive
 from rollout_assets.oracle.crops import MIN_TRIANGLE_AREA_M2
 from rollout_assets.oracle.surface_error import PointClouds, Surface, SurfaceState, triangle_areas
+from tests.support.refusals import refused
+
+pytestmark = pytest.mark.quick
 
 PLENTY = 1 << 30
 KINDS = ("soup", "slivers", "degenerate", "smooth", "far", "giant")
@@ -185,10 +188,10 @@ def test_no_points_is_an_infinite_error() -> None:
 
 
 def test_a_point_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(GeometryError, match=r"point 1 is not finite: \[nan, 0.0, 0.0\]"):
+    with refused(GeometryError, "point 1", "[nan, 0.0, 0.0]"):
         PointClouds.of([np.array([[0, 0, 0], [np.nan, 0, 0]], np.float32)], "cpu")
 
 
 def test_area_weights_without_area_are_refused() -> None:
-    with pytest.raises(MeshError, match=r"pieces that weigh something, got 1 with 0\.0"):
+    with refused(MeshError, "0.0"):
         Surface.of_faces(np.zeros((3, 3), np.float32), np.array([[0, 1, 2]], np.int32), "cpu", "area")

@@ -11,6 +11,7 @@ from rollout_assets.errors import ConfigError
 from rollout_assets.reports.source_picture import height_map, plot_sample
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.store import build_synthetic_store
+from tests.support.refusals import refused
 from tests.synthetic.synthetic_homes import SMALL, home
 
 
@@ -55,5 +56,5 @@ def test_pictures_are_written(store: VinOfflineStore, tmp_path: Path, ending: st
 
 
 def test_other_endings_are_refused(store: VinOfflineStore, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\.png or \.html, got picture\.gif"):
+    with refused(ConfigError, "picture.gif", ".png", ".html"):
         plot_sample(store, store.row(0), tmp_path / "picture.gif")

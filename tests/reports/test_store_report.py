@@ -18,6 +18,7 @@ from rollout_assets.rollouts.zarr_store import (
     write_rollout_zarr_store,
 )
 from rollout_assets.testing.fake_records import SyntheticRecords
+from tests.support.waiting import PATIENCE_S
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
@@ -64,7 +65,7 @@ def visit(page: Path, profile: Path, place: str = "") -> tuple[str, list[str]]:
     if browser is None:
         pytest.skip(f"no browser found to open the report in; looked for {', '.join(BROWSERS)}")
     command = [browser, *FLAGS.split(), f"--user-data-dir={profile}", "--dump-dom", page.as_uri() + place]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
@@ -87,6 +88,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert set(links) <= targets
 
 
+@pytest.mark.ci
 def test_a_browser_draws_every_figure_without_a_word_on_the_console(page: Path, tmp_path: Path) -> None:
     dom, console = visit(page, tmp_path)
     assert console == []

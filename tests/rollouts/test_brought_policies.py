@@ -40,6 +40,7 @@ from tests.rollouts.zarr_store.forging import Rows, at, bump, forge
 from tests.rollouts.zarr_store.store_under_test import Mutable
 from tests.serving.server_process import running_server
 from tests.support.digests import content_digest
+from tests.support.refusals import refused
 
 CAMPAIGN = """
 name = "brought"
@@ -237,17 +238,15 @@ def test_a_changed_checkpoint_is_refused_with_both_hashes(tmp_path, small_store,
     new = load_campaign(path)
     hashes = [config.recipes[0].checkpoint_sha256 for config in (old, new)]
     assert hashes[0] != hashes[1] and old.rollout_config_hash != new.rollout_config_hash
-    with pytest.raises(PolicyRefused, match=rf"(?s){hashes[0]}.*{hashes[1]}"):
+    with refused(PolicyRefused, "recipe ranked", *hashes[:2]):
         RolloutGenerator(old, open_source(old))
-    with pytest.raises(
-        ReplayRefused, match=rf"recipes\[0\].checkpoint_sha256: store {hashes[0]}, campaign {hashes[1]}"
-    ):
+    with refused(ReplayRefused, "recipes[0].checkpoint_sha256", *hashes[:2]):
         replay(shards[0], 0, new)
     recorded = recorded_campaign(shards[0])
     assert recorded is not None and recorded.recipes[0].checkpoint_sha256 == hashes[0]
     assert replay(shards[0], 0, recorded).identical
     path.write_text(path.read_text().replace('"weights.json"', f'"weights.json"\ncheckpoint_sha256 = "{hashes[0]}"'))
-    with pytest.raises(ConfigError, match=rf"recipes\[0\].checkpoint: .*{hashes[1]}.*{hashes[0]}"):
+    with refused(ConfigError, "recipes[0].checkpoint: ", *hashes[:2]):
         load_campaign(path)
 
 
@@ -271,51 +270,45 @@ def test_a_request_names_recipes_never_files_or_modules(campaign):
         recipe_of(policy="nearest_to_target", checkpoint=None),
         own.model_copy(update={"horizon": 1}),
     ):
-        with pytest.raises(RowRefused, match=r"recipe\.policy: a request cannot bring .* ranked, drawn, turn, new"):
+        with refused(RowRefused, foreign.policy, "ranked, drawn, turn, new", field="recipe.policy"):
             planned(foreign)
 
 
 @pytest.mark.parametrize(
-    ("policy", "message"),
+    ("policy", "names"),
     [
-        (
-            "not_a_number",
-            r"policy not_a_number: scores of views .* must be finite, got nan for view \d+ at .*path \[\]",
-        ),
-        ("too_narrow", r"policy too_narrow: scores must be numbers of shape \(\d+, 8\), got float64 of \(\d+, 7\)"),
-        ("absent", "policy absent .brought_policy_module_that_is_not_there:policy. cannot be imported"),
+        ("not_a_number", ("nan", "path []")),
+        ("too_narrow", (", 8)", "float64", ", 7)")),
+        ("absent", ("brought_policy_module_that_is_not_there:policy",)),
     ],
 )
-def test_a_policy_that_cannot_choose_is_refused(campaign, policy, message):
+def test_a_policy_that_cannot_choose_is_refused(campaign, policy, names):
     recipe = RolloutRecipeConfig(name="broken", policy=policy)
     broken = campaign.model_copy(update={"recipes": (recipe,)})
     source = open_source(broken)
-    with pytest.raises(PolicyRefused, match=message):
+    with refused(PolicyRefused, f"policy {policy}", *names):
         list(RolloutGenerator(broken, source).records(source.rows("train")[:1]))
 
 
 @pytest.mark.parametrize(
-    ("recipe", "message"),
+    ("recipe", "names"),
     [
-        ({"policy": "nonsense"}, r"recipes\[0\].policy: there are farthest_from_history, .*weighted.* got 'nonsense'"),
-        ({"policy": "learned"}, 'policy = "learned" needs a checkpoint'),
-        ({"policy": "random", "draw": True}, "takes neither checkpoint nor draw"),
-        ({"policy": "random", "checkpoint": "weights.json"}, "takes neither checkpoint nor draw"),
-        (
-            {"policy": "weighted", "checkpoint": "none.json"},
-            r"recipes\[0\].checkpoint: .*none.json: no such checkpoint",
-        ),
-        ({"policy": "weighted", "checkpoint": "."}, r"recipes\[0\].checkpoint: .*a folder"),
-        ({"policy": "weighted", "checkpoint_sha256": "0" * 64}, "give checkpoint too"),
+        ({"policy": "nonsense"}, ["recipes[0].policy", "farthest_from_history", "weighted", "'nonsense'"]),
+        ({"policy": "learned"}, ["recipes[0]", 'policy = "learned"', "checkpoint"]),
+        ({"policy": "random", "draw": True}, ["recipes[0]", 'policy = "random"', "checkpoint", "draw"]),
+        ({"policy": "random", "checkpoint": "weights.json"}, ["recipes[0]", 'policy = "random"', "checkpoint", "draw"]),
+        ({"policy": "weighted", "checkpoint": "none.json"}, ["recipes[0].checkpoint", "/none.json"]),
+        ({"policy": "weighted", "checkpoint": "."}, ["recipes[0].checkpoint", "folder"]),
+        ({"policy": "weighted", "checkpoint_sha256": "0" * 64}, ["recipes[0]", "checkpoint_sha256"]),
     ],
 )
-def test_a_recipe_that_cannot_be_meant_is_one_line(tmp_path, package, recipe, message):
+def test_a_recipe_that_cannot_be_meant_is_one_line(tmp_path, package, recipe, names):
     path = tmp_path / "campaign.toml"
     keys = "\n".join(
         f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}" for key, value in recipe.items()
     )
     path.write_text(f"name = 'x'\n[[recipes]]\nname = 'a'\n{keys}\n")
-    with pytest.raises(ConfigError, match=message) as caught:
+    with refused(ConfigError, *names) as caught:
         load_campaign(path)
     assert len(str(caught.value).splitlines()) <= 2
 
@@ -328,7 +321,7 @@ def test_names_are_looked_up_without_importing_the_package(tmp_path, package):
 
 def test_a_checkpoint_that_nobody_pinned_is_refused(tmp_path, package, campaign):
     loose = recipe_of(checkpoint=write_checkpoint(tmp_path / "x.json"))
-    with pytest.raises(PolicyRefused, match="is not pinned by its content"):
+    with refused(PolicyRefused, "recipe own", tmp_path / "x.json", "pin_checkpoints"):
         policy_registry.policy_of(loose)
     (pinned,) = pin_checkpoints((loose.model_copy(update={"checkpoint": Path("x.json")}),), tmp_path)
     assert policy_registry.policy_of(pinned) is policy_registry.policy_of(pinned)
@@ -375,7 +368,7 @@ def test_what_such_a_policy_stores_cannot_be_forged(store, rows, path, check, ch
 def test_a_store_is_valid_where_the_package_is_not_installed(store, package, campaign_file, monkeypatch):
     store.restore()
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(package)])
-    with pytest.raises(ConfigError, match=r"recipes\[0\]\.policy: there are .* got 'weighted'"):
+    with refused(ConfigError, "recipes[0].policy", "recipes[1].policy", "'weighted'"):
         load_campaign(campaign_file)
     assert recorded_campaign(RolloutZarrStoreReader(store.path)) is not None
     assert validate_rollout_zarr_store(store.path, deep=True).errors == []
@@ -385,5 +378,5 @@ def test_unlabelled_views_are_stored_under_their_policy(package):
     shell = shell_at(np.zeros((4, 3)), np.ones(4, np.bool_))
     (step,) = offered_chain(shell, IDENTITY_POSE, recipe_of(), "weighted_facts").steps
     assert step.decision.score_source == "weighted_facts" and np.isnan(step.decision.logits).all()
-    with pytest.raises(PolicyRefused, match="recipe own: nobody asked policy weighted"):
+    with refused(PolicyRefused, "recipe own", "policy weighted"):
         offered_chain(shell, IDENTITY_POSE, recipe_of())

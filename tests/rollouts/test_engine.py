@@ -12,6 +12,8 @@ from rollout_assets.rollouts.recipes import branch_schedule_id, largest_branch
 from rollout_assets.rollouts.trace import NOT_SELECTED
 from tests.rollouts.shells import DrawnStates
 
+pytestmark = pytest.mark.quick
+
 KEY = RolloutKey(seed=3, sample_key="scene/snippet", target_id="t")
 
 

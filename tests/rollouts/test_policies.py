@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 from rollout_assets.config import RolloutRecipeConfig
 from rollout_assets.rollouts.policies import PolicyView, decide, spread_logits
 
+pytestmark = pytest.mark.quick
+
 POLICIES = (
     "farthest_from_history",
     "farthest_from_reference",

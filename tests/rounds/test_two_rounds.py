@@ -20,6 +20,7 @@ from rollout_assets.rounds.evaluation import campaign_evaluation
 from rollout_assets.rounds.training import campaign_training, train_campaign_policy
 from tests.rounds.campaigns import write_rounds
 from tests.support.commands import call
+from tests.support.refusals import assert_names, refused
 
 
 def run(*arguments: str) -> dict[str, Any]:
@@ -35,12 +36,12 @@ def promote(campaign: Path) -> CampaignLayout:
 
 
 @pytest.mark.slow
-def test_two_rounds_end_with_a_policy_that_was_trained_on_both_stores(four_homes: Path, tmp_path: Path) -> None:
+def test_two_rounds_end_with_a_policy_trained_on_both_stores(four_homes: Path, tmp_path: Path) -> None:
     first, second = write_rounds(tmp_path, four_homes)
-    with pytest.raises(ConfigError, match=r"recipes\[0\].checkpoint: .*first/policy/policy.safetensors: no such"):
+    with refused(ConfigError, "recipes[0].checkpoint", "first/policy/policy.safetensors"):
         load_campaign(second)
     one = promote(first)
-    with pytest.raises(EvaluationError, match="not trained yet; materialize trained_policy first"):
+    with refused(EvaluationError, "trained_policy"):
         campaign_evaluation(load_campaign(first))
     trained = run("train", "-c", str(first), "--json")
     assert one.policy.resolve() == Path(trained["folder"])
@@ -70,9 +71,9 @@ def test_two_rounds_end_with_a_policy_that_was_trained_on_both_stores(four_homes
 
 
 @pytest.mark.slow
-def test_a_training_is_found_again_and_an_edited_one_has_a_folder_of_its_own(four_homes: Path, tmp_path: Path) -> None:
+def test_a_training_is_found_again_and_an_edited_one_is_new(four_homes: Path, tmp_path: Path) -> None:
     path, _ = write_rounds(tmp_path, four_homes)
-    with pytest.raises(ConfigError, match=r"first/rollouts.zarr: not there yet; 'rollout-assets campaign promote -c"):
+    with refused(ConfigError, "first/rollouts.zarr", "rollout-assets campaign promote -c"):
         campaign_training(load_campaign(path))
     layout = promote(path)
     before = train_campaign_policy(load_campaign(path))
@@ -98,4 +99,5 @@ def test_settings_of_two_campaigns_are_refused(tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text(f'extends = "{first.name}"\nname = "other"\nshards.output_dir = "other"\n')
     done = call("train", "-c", str(first), "-c", str(other))
-    assert done.code == 2 and "have a section [training] each; give the settings as CONFIG.toml" in done.err
+    assert done.code == 2
+    assert_names(done.err, "[training]", "CONFIG.toml")

@@ -140,9 +140,8 @@ class _Host:
 
     def __init__(self) -> None:
         self.app: Starlette | None = None
-        uv = _Server(
-            uvicorn.Config(self._serve, interface="asgi3", port=0, log_config=None, lifespan="off", http="h11")
-        )
+        served = {"port": 0, "log_config": None, "lifespan": "off", "http": "h11", "interface": "asgi3"}
+        uv = _Server(uvicorn.Config(self._serve, **served))
         threading.Thread(target=uv.run, daemon=True).start()
         wait_until(lambda: uv.started, "a fake server that listens")
         self.url = f"http://127.0.0.1:{uv.servers[0].sockets[0].getsockname()[1]}"

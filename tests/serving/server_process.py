@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-START_S = 90.0
+from tests.support.waiting import PATIENCE_S
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RunningServer:
         """Tell it to end; exit code and seconds."""
         began = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
+        code = self.process.wait(PATIENCE_S)
         return code, time.monotonic() - began
 
 
@@ -50,7 +50,7 @@ def running_server(campaign: Path, folder: Path, *options: str, **environment: s
             env=os.environ | environment,
         )
     try:
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + PATIENCE_S
         while not ready.exists():
             assert process.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)

@@ -1,6 +1,7 @@
 """The server under good and bad clients: it answers, refuses with a reason, and stays up."""
 
 import asyncio
+import errno
 import json
 import os
 import random
@@ -22,6 +23,8 @@ from rollout_assets.serving.server.streams import LineStream
 from rollout_assets.serving.service import RolloutService
 from tests.defs.campaigns import write_campaign
 from tests.serving.server_process import RunningServer, running_server
+from tests.support.refusals import assert_names, refused
+from tests.support.waiting import PATIENCE_S, wait_until
 
 TOKEN = "a-token-for-tests"
 IN_FLIGHT = 240
@@ -128,43 +131,45 @@ def test_metrics_of_results_can_be_asked_for(client):
 @pytest.mark.parametrize("route", ["/health", "/nowhere"])
 def test_without_the_token_nothing_is_answered(server, given, route):
     answer = httpx.get(server.url + route, headers=given, trust_env=False)
-    assert answer.status_code == 401 and "a bearer token is needed" in error(answer)["message"]
+    assert answer.status_code == 401 and error(answer)["class"] == "RequestRefused"
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
 def test_unknown_routes_and_methods_are_refused_as_json(client):
-    assert "GET /nowhere: not found" in error(client.get("/nowhere"))["message"]
+    absent = client.get("/nowhere")
+    assert absent.status_code == 404 and "GET /nowhere" in error(absent)["message"]
     wrong = client.get("/run")
     assert wrong.status_code == 405 and wrong.headers["allow"] == "POST"
-    assert error(wrong) == {"class": "RequestRefused", "message": "GET /run: method not allowed", "transient": False}
+    assert "GET /run" in error(wrong)["message"]
+    assert error(wrong) | {"message": ""} == {"class": "RequestRefused", "message": "", "transient": False}
 
 
 @pytest.mark.parametrize(
-    ("body", "field", "message"),
+    ("body", "field", "names"),
     [
-        ({}, "body", "name the source row by sample_key or by source_row"),
-        ({"source_row": -1}, "source_row", "greater than or equal to 0, got -1"),
-        ({"source_row": 0, "seeed": 1}, "seeed", "seeed: unknown key"),
-        ({"source_row": 0, "params": {"horizon": 0}}, "params.horizon", "greater than or equal to 1, got 0"),
-        ({"source_row": 0, "recipe": {"name": "x", "policy": "y"}}, "recipe.policy", "got 'y'"),
-        ({"source_row": 0, "include": ["all"]}, "include[0]", "'chains' or 'record', got 'all'"),
-        ({"source_row": 77}, "source_row", "rows 0 to 3, got 77"),
-        ({"source_row": 0, "target": 5}, "target", "ranks 0 to 0, got 5"),
+        ({}, "body", ["sample_key", "source_row"]),
+        ({"source_row": -1}, "source_row", [-1]),
+        ({"source_row": 0, "seeed": 1}, "seeed", ["seeed"]),
+        ({"source_row": 0, "params": {"horizon": 0}}, "params.horizon", [1, 0]),
+        ({"source_row": 0, "recipe": {"name": "x", "policy": "y"}}, "recipe.policy", ["'y'"]),
+        ({"source_row": 0, "include": ["all"]}, "include[0]", ["'chains'", "'record'", "'all'"]),
+        ({"source_row": 77}, "source_row", ["0 to 3", 77]),
+        ({"source_row": 0, "target": 5}, "target", ["0 to 0", 5]),
     ],
 )
-def test_a_malformed_row_is_422_with_the_field_and_the_value(client, body, field, message):
+def test_a_malformed_row_is_422_with_the_field_and_the_value(client, body, field, names):
     answer = client.post("/run", json=body)
     assert answer.status_code == 422
-    assert error(answer)["field"] == field and message in error(answer)["message"]
-    assert not error(answer)["transient"]
+    assert error(answer)["field"] == field and not error(answer)["transient"]
+    assert_names(error(answer)["message"], *names)
 
 
 def test_malformed_batches_name_the_row(client):
     rows = [{"source_row": 0, "_rowidx": 0}, {"source_row": "x", "_rowidx": 1}]
     assert error(client.post("/run_rollouts", json={"rows": rows}))["field"] == "rows[1].source_row"
-    for second, problem in (({}, "is missing"), ({"_rowidx": 0}, "0 was given before")):
+    for second in ({}, {"_rowidx": 0}):
         answer = client.post("/run_rollouts", json={"rows": [rows[0], {"source_row": 0} | second]})
-        assert answer.status_code == 422 and f"rows[1]._rowidx: {problem}" in error(answer)["message"]
+        assert answer.status_code == 422 and "rows[1]._rowidx" in error(answer)["message"]
     assert error(client.post("/run_rollouts", json={"rows": []}))["field"] == "rows"
     for junk in (b"", b"{", b"\xff\xfe", b"[" * 100_000, b"null"):
         assert client.post("/run_rollouts", content=junk).status_code == 422
@@ -172,7 +177,7 @@ def test_malformed_batches_name_the_row(client):
 
 def test_large_bodies_are_refused_with_and_without_a_length(client):
     declared = client.post("/run", content=b" " * (1 << 20) + b"{}")
-    assert declared.status_code == 413 and "may have 1,048,576 bytes" in error(declared)["message"]
+    assert declared.status_code == 413 and "1,048,576 bytes" in error(declared)["message"]
 
     def endless():
         for _ in range(64):
@@ -185,7 +190,7 @@ def test_large_bodies_are_refused_with_and_without_a_length(client):
 
 def test_a_form_from_a_web_page_is_no_row(client):
     answer = client.post("/run", data={"source_row": "0"})
-    assert answer.status_code == 415 and "must be application/json" in error(answer)["message"]
+    assert answer.status_code == 415 and "application/json" in error(answer)["message"]
 
 
 def test_more_rows_than_fit_are_told_to_come_again(client):
@@ -194,7 +199,7 @@ def test_more_rows_than_fit_are_told_to_come_again(client):
         assert busy.status_code == 200
         refused = client.post("/run", json={"source_row": 0})
         assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
-        assert error(refused)["transient"] and "do not fit now" in error(refused)["message"]
+        assert error(refused)["transient"]
     wait_until_idle(client)
     too_many = client.post("/run_rollouts", json={"rows": [*rows, {"source_row": 0, "_rowidx": IN_FLIGHT}]})
     assert too_many.status_code == 413 and f"may ask for {IN_FLIGHT} rows" in error(too_many)["message"]
@@ -287,7 +292,7 @@ def ask(asgi, method: str, path: str, **request) -> httpx.Response:
     """One request to an application in this process."""
 
     async def work() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://here") as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://localhost") as http:
             return await http.request(method, path, **request)
 
     return asyncio.run(work())
@@ -314,7 +319,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(service):
         await asyncio.sleep(5)
 
     answer = ask(rollout_app(service, ServerOptions(body_timeout_s=0.05)), "POST", "/run", content=slow())
-    assert answer.status_code == 408 and "within 0.05 s" in error(answer)["message"]
+    assert answer.status_code == 408 and "0.05 s" in error(answer)["message"]
 
 
 def test_large_bodies_together_are_bounded_too(service):
@@ -326,7 +331,7 @@ def test_large_bodies_together_are_bounded_too(service):
         await asyncio.sleep(5)
 
     async def work() -> list[int]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://here") as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://localhost") as http:
             answers = await asyncio.gather(*(http.post("/run", content=slow()) for _ in range(10)))
             again = await http.post("/run", content=b" " * 900)
         return [answer.status_code for answer in (*answers, again)]
@@ -369,7 +374,7 @@ def assert_withstands(server: RunningServer, clients: int, seconds: float) -> in
         limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with httpx.AsyncClient(
-            base_url=server.url, headers=headers, timeout=120, limits=limits, trust_env=False
+            base_url=server.url, headers=headers, timeout=PATIENCE_S, limits=limits, trust_env=False
         ) as http:
             until = time.monotonic() + seconds
             return sum(await asyncio.gather(*(one(http, number, until) for number in range(clients))))
@@ -377,14 +382,15 @@ def assert_withstands(server: RunningServer, clients: int, seconds: float) -> in
     return asyncio.run(all_of_them())
 
 
-def test_200_clients_at_once_get_their_answers(server):
+@pytest.mark.parametrize("clients", [40, pytest.param(200, marks=pytest.mark.ci)])
+def test_many_clients_at_once_get_their_answers(server, clients):
     before = server.rss_mib()
-    assert assert_withstands(server, clients=200, seconds=1) >= 200
+    assert assert_withstands(server, clients, seconds=0) >= clients
     assert server.rss_mib() - before < 300
 
 
 @pytest.mark.slow
-def test_200_clients_for_a_minute_meet_no_error_and_memory_stays_bounded(server):
+def test_200_clients_meet_no_error_and_memory_stays_bounded(server):
     assert_withstands(server, clients=200, seconds=15)
     before = server.rss_mib()
     answered = assert_withstands(server, clients=200, seconds=60)
@@ -396,40 +402,42 @@ def test_the_log_never_shows_the_token(server):
     assert TOKEN not in server.log.read_text()
 
 
-def test_told_to_stop_it_ends_in_bounded_time_with_work_under_way(server, client):
+def answers(server: RunningServer) -> bool:
+    try:
+        return httpx.get(f"{server.url}/health", trust_env=False).is_success
+    except httpx.TransportError:
+        return False
+
+
+def test_told_to_stop_it_ends_with_work_under_way(server, client):
     """Last in this file: it ends the server."""
     rows = [{"source_row": i % 4, "seed": i, "params": {"horizon": 250}, "_rowidx": i} for i in range(IN_FLIGHT)]
     with client.stream("POST", "/run_rollouts", json={"rows": rows}) as stream:
         assert stream.status_code == 200
         server.process.terminate()
-        time.sleep(0.3)
-        with pytest.raises(httpx.TransportError):
-            httpx.get(f"{server.url}/health", trust_env=False)
-        began = time.monotonic()
-        assert server.process.wait(30) == 0
-        assert time.monotonic() - began < 1 + 2 * 5 + 1
+        wait_until(lambda: not answers(server), "a server that is told to stop to answer no more")
+        assert server.process.wait(PATIENCE_S) == 0
     assert "stopped" in server.log.read_text()
 
 
 def test_beyond_loopback_a_token_is_needed(campaign):
     answer = CliRunner().invoke(app, ["serve", "-c", str(campaign), "--host", "0.0.0.0"])
     assert isinstance(answer.exception, ConfigError)
-    assert "host '0.0.0.0' can be reached from elsewhere, which needs a token" in str(answer.exception)
-    assert "--token-env" in str(answer.exception)
+    assert_names(str(answer.exception), "'0.0.0.0'", "--token-env")
 
 
 def test_a_token_that_is_not_there_or_cannot_be_sent_is_refused(campaign):
     command = ["serve", "-c", str(campaign), "--token-env", "NOT_SET_ANYWHERE"]
-    assert "has no NOT_SET_ANYWHERE" in str(CliRunner().invoke(app, command).exception)
+    assert "NOT_SET_ANYWHERE" in str(CliRunner().invoke(app, command).exception)
     answer = CliRunner().invoke(app, [*command[:-1], "ODD"], env={"ODD": "two words"})
-    assert "printable ASCII without spaces" in str(answer.exception) and "two words" not in str(answer.exception)
+    assert "ASCII" in str(answer.exception) and "two words" not in str(answer.exception)
 
 
 def test_a_port_that_is_taken_is_one_clear_line(campaign):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         answer = CliRunner().invoke(app, ["serve", "-c", str(campaign), "--port", str(port)])
-    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in str(answer.exception)
+    assert_names(str(answer.exception), "127.0.0.1", port, os.strerror(errno.EADDRINUSE))
 
 
 @pytest.mark.parametrize(
@@ -440,6 +448,6 @@ def test_what_counts_as_loopback(host, safe):
     if safe:
         assert ServerOptions(host=host).token is None
     else:
-        with pytest.raises(ValueError, match="needs a token"):
+        with refused(ValueError, "host", "token"):
             ServerOptions(host=host)
     assert os.environ.get("TOKEN") is None and TOKEN not in repr(ServerOptions(token=TOKEN))

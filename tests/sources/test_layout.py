@@ -10,6 +10,9 @@ from pydantic import ValidationError
 
 from rollout_assets.config import canonical_json
 from rollout_assets.sources import layout
+from tests.support.refusals import refused
+
+pytestmark = pytest.mark.quick
 
 
 def _row(**changes: Any) -> layout.IndexRow:
@@ -75,7 +78,7 @@ def test_what_the_real_format_adds_is_kept() -> None:
 @pytest.mark.parametrize("path", ["/etc", "../elsewhere", "shards/../../x", ""])
 def test_paths_that_leave_the_store_are_refused(path: str) -> None:
     shard = {"shard_id": "s", "relative_dir": path, "row_start": 0, "num_rows": 0, "blocks": {}}
-    with pytest.raises(ValidationError, match="inside the store"):
+    with refused(ValidationError, "shards.0.relative_dir", repr(path)):
         _manifest(shards=[shard])
 
 

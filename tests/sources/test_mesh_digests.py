@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from rollout_assets.config import OracleConfig
+from rollout_assets.files import FileStamp
 from rollout_assets.rollouts.roots import SceneLoader
 from rollout_assets.sources import meshes
-from rollout_assets.sources.mesh_digests import FileStamp, MeshDigests
+from rollout_assets.sources.mesh_digests import MeshDigests
 from rollout_assets.sources.meshes import MeshLibrary, mesh_file_name
 from rollout_assets.sources.ply import write_binary_ply
 from tests.sources.test_meshes import FACES, VERTICES

@@ -1,6 +1,5 @@
 import json
 import pickle
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from rollout_assets.sources import layout
 from rollout_assets.sources.audit import audit_store
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.store import append_synthetic_snippets
+from tests.support.refusals import refused
 
 
 def edit_json(path: Path, change: Callable[[dict], object]) -> None:
@@ -80,188 +80,189 @@ def block_file(block: str) -> str:
 
 NAMES_PAYLOAD, NAMES_OFFSETS = layout.record_paths(layout.GT_NAMES)
 
-DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
-    "missing shard": (remove(layout.shard_dir("shard-000001")), r"shard-000001: directory .* is missing"),
-    "truncated array": (truncate_chunk, r"shard-000000: vin.points_world row \d .*cannot be decoded"),
+DAMAGE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
+    "missing shard": (remove(layout.shard_dir("shard-000001")), ("shard-000001: ", layout.shard_dir("shard-000001"))),
+    "truncated array": (truncate_chunk, ("shard-000000: vin.points_world row ",)),
     "duplicate key": (
         lambda store: edit_index(store, lambda rows: rows[1].update(sample_key=rows[0]["sample_key"])),
-        r"sample_key .* appears 2 times",
+        ("sample_key", "2 times"),
     ),
     "index row out of range": (
         lambda store: edit_index(store, lambda rows: rows[1].update(row=99)),
-        r"sample_index.jsonl:2: row 99 is out of range, shard-000000 has 2 rows",
+        ("sample_index.jsonl:2: ", "row 99", "shard-000000", "2 rows"),
     ),
     "two rows in one place": (
         lambda store: edit_index(store, lambda rows: rows[1].update(row=0)),
-        r"shard-000000 row 0 is already taken",
+        ("sample_index.jsonl:2: ", "shard-000000 row 0"),
     ),
     "sample index not dense": (
         lambda store: edit_index(store, lambda rows: rows[1].update(sample_index=7)),
-        r"sample_index.jsonl:2: sample_index is 7, expected 1",
+        ("sample_index.jsonl:2: ", "sample_index", "7", "1"),
     ),
     "index line that is no JSON": (
         lambda store: (store / layout.INDEX_FILE).write_text("{oops\n"),
-        r"sample_index.jsonl:1: .*[Jj][Ss][Oo][Nn]",
+        ("sample_index.jsonl:1: ", "JSON"),
     ),
     "index line without a scene": (
         lambda store: edit_index(store, lambda rows: rows[0].pop("scene_id")),
-        r"sample_index.jsonl:1: scene_id: required, but not given",
+        ("sample_index.jsonl:1: scene_id: ",),
     ),
     "negative index row": (
         lambda store: edit_index(store, lambda rows: rows[0].update(row=-1)),
-        r"sample_index.jsonl:1: row: .*greater than or equal to 0, got -1",
+        ("sample_index.jsonl:1: row: ", "-1"),
     ),
     "row of an unknown shard between others": (
         lambda store: edit_index(store, lambda rows: rows[0].update(shard_id="shard-000009")),
-        r"sample_index.jsonl:1: shard of this row is not in the manifest",
+        ("sample_index.jsonl:1: ", "manifest"),
     ),
-    "missing index": (remove(layout.INDEX_FILE), r"sample_index.jsonl: missing"),
+    "missing index": (remove(layout.INDEX_FILE), ("sample_index.jsonl: ",)),
     "wrong dtype": (
         lambda store: edit_array_json(store, layout.T_WORLD_RIG, lambda meta: meta.update(data_type="float64")),
-        r"shard-000000: vin.t_world_rig: dtype is float64, expected float32 \(2, T, 12\)",
+        ("shard-000000: vin.t_world_rig: ", "float64", "float32 (2, T, 12)"),
     ),
     "box block with wrong width": (
         lambda store: edit_array_json(store, layout.GT_OBBS, lambda meta: meta.update(shape=[*meta["shape"][:-1], 33])),
-        r"gt.obbs: shape is \(2, \d+, 128, 33\), expected float32 \(2, S, G, 34\)",
+        ("gt.obbs: ", ", 128, 33)", "float32 (2, S, G, 34)"),
     ),
     "array shorter than its shard": (
         lambda store: edit_array_json(store, layout.LENGTHS, lambda meta: meta.update(shape=[1, 1])),
-        r"vin.lengths: shape is \(1, 1\), expected int64 \(2, 1\)",
+        ("vin.lengths: ", "(1, 1)", "int64 (2, 1)"),
     ),
     "trajectory and times of different lengths": (
         lambda store: edit_array_json(store, layout.TIME_NS, lambda meta: meta.update(shape=[2, 3])),
-        r"vin.trajectory.time_ns: T is 3, but vin.t_world_rig has \d+",
+        ("vin.trajectory.time_ns: ", "T is 3", "vin.t_world_rig"),
     ),
     "array metadata that is no JSON": (
         lambda store: (store / block_file(layout.LENGTHS) / "zarr.json").write_text("]"),
-        r"vin.lengths: zarr.json: unreadable JSON",
+        ("vin.lengths: zarr.json: ", "JSON"),
     ),
     "missing array": (
         remove(block_file(layout.REFERENCE_POSE)),
-        r"oracle.reference_pose_world_rig: the array is missing",
+        ("oracle.reference_pose_world_rig: ",),
     ),
     "unknown version": (
         edit_manifest(lambda m: m.update(version=6)),
-        r"format version 6 is not supported; versions 7 to 11 can be read",
+        ("version 6", "7 to 11"),
     ),
     "unreadable manifest": (
         lambda store: (store / layout.MANIFEST_FILE).write_text('{"version": 7,'),
-        r"manifest.json: unreadable JSON",
+        ("manifest.json: ", "JSON"),
     ),
     "manifest without shards": (
         edit_manifest(lambda m: m.pop("shards")),
-        r"manifest.json: shards: required, but not given",
+        ("manifest.json: shards: ",),
     ),
     "wrong counts": (
         edit_manifest(lambda m: m["stats"].update(num_train=9)),
-        r"stats.num_train is 9, but the store has 2",
+        ("stats.num_train", "9", "2"),
     ),
     "shard listed twice": (
         edit_manifest(lambda m: m["shards"].append(m["shards"][0])),
-        r"shard-000000 is listed 2 times",
+        ("shard-000000", "2 times"),
     ),
     "required block not listed": (
         edit_manifest(lambda m: m["shards"][0]["blocks"].pop(layout.LENGTHS)),
-        r"shard-000000: block vin.lengths is required by version 7",
+        ("shard-000000: ", "vin.lengths", "version 7"),
     ),
     "manifest and array disagree": (
         edit_manifest(lambda m: m["shards"][0]["blocks"][layout.LENGTHS].update(shape=[5, 1])),
-        r"vin.lengths: the manifest says shape \(5, 1\), the array has \(2, 1\)",
+        ("vin.lengths: ", "(5, 1)", "(2, 1)"),
     ),
     "block of another kind": (
         edit_manifest(
             lambda m: m["shards"][0]["blocks"][layout.LENGTHS].update(kind="msgpack_indexed_records", paths=["a", "b"])
         ),
-        r"vin.lengths: kind is msgpack_indexed_records, expected zarr_array",
+        ("vin.lengths: ", "msgpack_indexed_records", "zarr_array"),
     ),
     "path out of the store": (
         edit_manifest(lambda m: m["shards"][0].update(relative_dir="../elsewhere")),
-        r"must be a relative path inside the store, got '../elsewhere'",
+        ("relative_dir", "'../elsewhere'"),
     ),
     "split file disagreeing": (
         lambda store: np.save(store / layout.split_file("val"), np.array([0, 1])),
-        r"splits/val.npy: entry 0 is 0, the index says 2",
+        ("splits/val.npy: ", "entry 0", "2"),
     ),
     "split file of the wrong kind": (
         lambda store: np.save(store / layout.split_file("all"), np.zeros((2, 2))),
-        r"splits/all.npy: must be a 1-D int64 array, got float64",
+        ("splits/all.npy: ", "int64", "float64"),
     ),
-    "missing split file": (remove(layout.split_file("train")), r"splits/train.npy: missing"),
+    "missing split file": (remove(layout.split_file("train")), ("splits/train.npy: ",)),
     "pickled split file": (
         lambda store: (store / layout.split_file("all")).write_bytes(pickle.dumps([0, 1])),
-        r"splits/all.npy: cannot be read",
+        ("splits/all.npy: ",),
     ),
-    "missing records": (remove(shard_file(NAMES_PAYLOAD)), r"gt.obb_sem_id_to_name: .*msgpack is missing"),
+    "missing records": (remove(shard_file(NAMES_PAYLOAD)), ("gt.obb_sem_id_to_name: ", "msgpack")),
     "truncated records": (
         lambda store: (store / shard_file(NAMES_PAYLOAD)).write_bytes(b"\x81"),
-        r"gt.obb_sem_id_to_name: .* does not divide the 1 bytes",
+        ("gt.obb_sem_id_to_name: ", "1 byte"),
     ),
     "offsets of the wrong length": (
         lambda store: np.save(store / shard_file(NAMES_OFFSETS), np.zeros(2, np.int64)),
-        r"gt.obb_sem_id_to_name: .* must be int64 \(3,\), got int64 \(2,\)",
+        ("gt.obb_sem_id_to_name: ", "int64 (3,)", "int64 (2,)"),
     ),
     "garbage records": (
         lambda store: (store / shard_file(NAMES_PAYLOAD)).write_bytes(
             b"\xc1" * (store / shard_file(NAMES_PAYLOAD)).stat().st_size
         ),
-        r"gt.obb_sem_id_to_name row 0 .*record cannot be decoded",
+        ("gt.obb_sem_id_to_name row 0",),
     ),
     "negative length": (
         lambda store: edit_array(store, layout.LENGTHS, put((1, 0), -4)),
-        r"vin.lengths row 1 .*: length is -4, must be 0 to 2000",
+        ("vin.lengths row 1", "-4", "2000"),
     ),
     "length beyond the points": (
         lambda store: edit_array(store, layout.LENGTHS, put((0, 0), 10**6)),
-        r"vin.lengths row 0 .*: length is 1000000",
+        ("vin.lengths row 0", "1000000"),
     ),
     "NaN pose": (
         lambda store: edit_array(store, layout.T_WORLD_RIG, put((0, 3, 2), np.nan)),
-        r"vin.t_world_rig row 0 .*: pose 3 is not a finite rigid pose",
+        ("vin.t_world_rig row 0", "pose 3"),
     ),
     "pose that is no rotation": (
         lambda store: edit_array(store, layout.REFERENCE_POSE, put((1, 0), 5.0)),
-        r"oracle.reference_pose_world_rig row 1 .*: pose 0 is not a finite rigid pose",
+        ("oracle.reference_pose_world_rig row 1", "pose 0"),
     ),
     "NaN point in the prefix": (
         lambda store: edit_array(store, layout.POINTS_WORLD, put((0, 5, 1), np.nan)),
-        r"vin.points_world row 0 .*: point 5 is .*must be finite",
+        ("vin.points_world row 0", "point 5"),
     ),
     "all points zero": (
         lambda store: edit_array(store, layout.POINTS_WORLD, put((0,), 0.0)),
-        r"vin.points_world row 0 .*: all \d+ points are zero; a chunk seems to be missing",
+        ("vin.points_world row 0", "zero"),
     ),
     "zero focal length": (
         lambda store: edit_array(store, layout.FOCAL_LENGTH, put((0,), 0.0)),
-        r"oracle.p3d.focal_length row 0 .*: fx_px must be a finite focal length > 0, got 0.0",
+        ("oracle.p3d.focal_length row 0", "fx_px", "0.0"),
     ),
     "NaN image size": (
         lambda store: edit_array(store, layout.IMAGE_SIZE, put((0,), np.nan)),
-        r"oracle.p3d.image_size row 0 .*must be finite",
+        ("oracle.p3d.image_size row 0", "finite"),
     ),
     "time running backwards": (
         lambda store: edit_array(store, layout.TIME_NS, put((0, 3), 0)),
-        r"vin.trajectory.time_ns row 0 .*: time runs backwards",
+        ("vin.trajectory.time_ns row 0", "time"),
     ),
     "probability above one": (
         lambda store: edit_array(store, layout.GT_OBBS, put((0, slice(None), 0, 32), 3.0)),
-        r"gt.obbs row 0 .*: box 0 has probability 3.0, must be 0 to 1",
+        ("gt.obbs row 0", "box 0", "3.0"),
     ),
 }
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_check_names_every_kind_of_damage(store_copy, kind):
-    damage, message = DAMAGE[kind]
+    damage, names = DAMAGE[kind]
     damage(store_copy)
     audit = audit_store(store_copy)
     assert not audit.ok
-    assert [p for p in audit.broken if re.search(message, p)], audit.broken
+    assert any(all(name in problem for name in names) for problem in audit.broken), audit.broken
 
 
 def test_check_of_an_undamaged_store_only_misses_the_backbone(small_store):
     audit = audit_store(small_store)
     assert audit.ok and audit.num_rows == 4 and audit.unknown == ()
-    assert audit.unusual == ("no evidence of the backbone in every row; only semi-dense points support their targets",)
+    (unusual,) = audit.unusual
+    assert "backbone" in unusual
 
 
 def test_check_reports_all_problems_not_only_the_first(store_copy):
@@ -273,13 +274,13 @@ def test_check_reports_all_problems_not_only_the_first(store_copy):
 def test_opening_refuses_a_damaged_store_with_all_problems(store_copy):
     DAMAGE["wrong counts"][0](store_copy)
     DAMAGE["missing split file"][0](store_copy)
-    with pytest.raises(SourceDamaged, match="2 problems") as caught:
+    with refused(SourceDamaged, store_copy, "stats.num_train", "splits/train.npy") as caught:
         VinOfflineStore.open(store_copy)
     assert len(caught.value.problems) == 2
 
 
 def test_a_place_without_a_manifest_is_no_store(tmp_path):
-    with pytest.raises(SourceError, match="not a VIN offline store"):
+    with refused(SourceError, tmp_path, "manifest.json"):
         VinOfflineStore.open(tmp_path)
 
 
@@ -311,9 +312,9 @@ def test_rows_are_in_index_order_and_found_by_index_or_key(small_store):
     assert len(store.rows("train")) + len(store.rows("val")) == len(store) == 4
     assert store.row(store.row(2).sample_key) == store.row(2)
     for wrong in (4, -1, "nobody"):
-        with pytest.raises(SourceRowMissing, match="no sample"):
+        with refused(SourceRowMissing, small_store, wrong):
             store.row(wrong)
-    with pytest.raises(SourceRowMissing, match="'test'"):
+    with refused(SourceRowMissing, "split", "all, train, val", "'test'"):
         store.rows("test")
 
 
@@ -381,7 +382,7 @@ def test_refresh_sees_appended_rows_and_keeps_the_old_ones(store_copy):
 def test_refresh_refuses_rows_that_changed(store_copy):
     store = VinOfflineStore.open(store_copy)
     edit_index(store_copy, lambda rows: rows[0].update(sample_key="renamed"))
-    with pytest.raises(SourceError, match="rows seen before have changed"):
+    with refused(SourceError, store_copy):
         store.refresh()
 
 

@@ -7,7 +7,9 @@ import pytest
 
 
 @contextmanager
-def refused(kind: type[Exception], *names: object, **attributes: object) -> Iterator[pytest.ExceptionInfo[Exception]]:
+def refused(
+    kind: type[Exception] | tuple[type[Exception], ...], *names: object, **attributes: object
+) -> Iterator[pytest.ExceptionInfo[Exception]]:
     """Expect an error of this type that has these attributes and names all of these paths, keys or values."""
     with pytest.raises(kind) as caught:
         yield caught

@@ -11,6 +11,7 @@ import pytest
 
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.synthetic.store import append_synthetic_snippets, build_synthetic_store
+from tests.support.waiting import PATIENCE_S
 from tests.synthetic.synthetic_homes import SMALL
 
 PUBLISHED = 7
@@ -58,7 +59,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny = SMALL.model_copy(update={"scenes": 1, "snippets_per_scene": 1, "poses": 4})
     build_synthetic_store(base / "source", tiny)
     command = [sys.executable, "-c", KILLER, str(base), str(PUBLISHED)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert ended.stdout.splitlines() == [f"{step} 9" for step in range(COMPLETE)] + [f"{COMPLETE} finished"]
     return base
 

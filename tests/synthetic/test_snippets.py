@@ -33,6 +33,8 @@ from rollout_assets.synthetic.snippet import evidence_voxels
 from rollout_assets.synthetic.walk import HEAD_HEIGHT_M
 from tests.synthetic.synthetic_homes import SMALL, bvh_of, home, sight_in, snippet_in, walk_in
 
+pytestmark = pytest.mark.quick
+
 ROWS = [(scene, number) for scene in range(2) for number in range(3)]
 
 

@@ -11,6 +11,8 @@ from rollout_assets.targets.reach import least_turn_deg, within_sight, within_tu
 from rollout_assets.targets.selection import all_eligible, describe_targets, explicit_targets, select_targets
 from tests.targets.handmade_samples import CAMERA, REFERENCE, Box, actor, pack, points_in
 
+pytestmark = pytest.mark.quick
+
 
 def around(bearing_deg: float, distance_m: float) -> np.ndarray:
     angle = np.radians(bearing_deg)

@@ -99,8 +99,7 @@ def rows_of_shards(layout: CampaignLayout, shards: Sequence[PromotedShard]) -> N
 def _counted(layout: CampaignLayout, shard: PromotedShard) -> tuple[list[int], bool]:
     """The rows of a shard as it lies there, and whether that is the one that was promoted."""
     store_dir = layout.shard(shard.shard_id) / STORE_NAME
-    if not store_dir.is_dir():
-        fetch_planned_shard(layout, shard.shard_id)
+    fetch_planned_shard(layout, shard.shard_id)
     if not store_dir.is_dir():
         return [0] * len(COUNTED_TABLES), False
     manifest = read_rollout_store_manifest(store_dir)

@@ -2,6 +2,7 @@
 
     campaign.json                              the campaign that writes here; created once
     plan.jsonl                                 the plan; replaced only by whoever has read it as it is
+    inputs.json                                which scenes had a mesh when their rows were planned
     plans/plan.<time>.jsonl                    plans that were replaced
     packs/shard-000003/<attempt>.zip           everything of one build of a shard; nobody else writes this key
     markers/shard-000003.<entry>.json          created last: which pack is the shard for this entry of the plan
@@ -35,6 +36,7 @@ from rollout_assets.locations.url import ObjectUrl
 
 POINTER = STORE_NAME
 PLAN = "plan.jsonl"
+INPUTS = "inputs.json"
 CLAIM = "campaign.json"
 POLICY = "policy.json"
 ENTRY_DIGITS = 16

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from pathlib import Path
 
 from rollout_assets.campaigns.layout import (
@@ -21,9 +22,11 @@ from rollout_assets.campaigns.layout import (
     CampaignLayout,
     StoredModel,
 )
+from rollout_assets.campaigns.markers import ShardOwner, note_validated
 from rollout_assets.campaigns.objects.packs import unpack_folder
 from rollout_assets.campaigns.objects.storage import (
     CLAIM,
+    INPUTS,
     PLAN,
     POLICY,
     CampaignStorage,
@@ -36,12 +39,24 @@ from rollout_assets.campaigns.objects.storage import (
 )
 from rollout_assets.campaigns.plan_entry import shard_id_of
 from rollout_assets.errors import NotReadBack
-from rollout_assets.files import file_lock, file_sha256, publish_json, remove_path, replace_bytes, switch_link
+from rollout_assets.files import (
+    SizeAndDigest,
+    file_lock,
+    file_sha256,
+    publish_json,
+    remove_path,
+    replace_bytes,
+    seal_tree,
+    stamp_tree,
+    switch_link,
+)
 from rollout_assets.locations.mirror import ObjectMirror
 from rollout_assets.parsing import parse_json
 from rollout_assets.rollouts.zarr_store.documents import ZARR_JSON
+from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME
 
 _PATIENCE_S = 600.0
+_REMEMBERED_STORES = 10_000
 
 
 class CopiedMarker(StoredModel):
@@ -58,6 +73,12 @@ def refresh_plan(layout: CampaignLayout) -> None:
         mirror = ObjectMirror(layout.url)
         mirror.file(CLAIM)
         mirror.file(PLAN)
+
+
+def refresh_inputs(layout: CampaignLayout) -> None:
+    """Bring the record of planned inputs up to date: one request."""
+    if layout.url is not None:
+        ObjectMirror(layout.url).file(INPUTS)
 
 
 def refresh_shards(layout: CampaignLayout) -> None:
@@ -90,14 +111,17 @@ def fetch_shard(layout: CampaignLayout, shard_id: str, entry_sha256: str, *, sto
             return None
         if not store:
             _copy_marker(layout, copied)
-        elif not _has_bytes(layout, copied.marker):
+        elif not _is_whole(layout, copied.marker):
             _copy_pack(layout, storage, copied)
         return copied.marker
 
 
 def fetch_planned_shard(layout: CampaignLayout, shard_id: str) -> None:
-    """Bring a shard as it is planned now up to date, with all its bytes."""
-    if layout.url is not None and (entry := _planned_entries(layout).get(shard_id)) is not None:
+    """Copy a shard as it is planned now, with all its bytes, unless a copy is here whole; that takes no request."""
+    if layout.url is None or ((copied := _copied(layout, shard_id)) is not None and _is_whole(layout, copied.marker)):
+        return
+    refresh_plan(layout)
+    if (entry := _planned_entries(layout).get(shard_id)) is not None:
         fetch_shard(layout, shard_id, entry)
 
 
@@ -126,20 +150,19 @@ def refresh_versions(layout: CampaignLayout) -> TaggedPointer | None:
                 remove_path(path)
                 remove_path(layout.inventory(path.name))
         for name in complete:
-            if not layout.inventory(name).is_file():
-                mirror.file(f"inventories/{name}.json")
+            mirror.kept(f"inventories/{name}.json")
         _copy_pointer(layout, pointer)
     return pointer
 
 
-def fetch_version(layout: CampaignLayout, name: str, files: Sequence[str]) -> None:
-    """Copy the bytes of a version's files, those that are not here yet; objects of a version never change."""
+def fetch_version(layout: CampaignLayout, name: str, files: Mapping[str, SizeAndDigest]) -> None:
+    """Copy the bytes of a version's files, those that are not here with the digests that they were published with."""
     if layout.url is None:
         return
     storage = storage_at(layout.url)
     folder = layout.versions / name
     with _one_process(layout, name):
-        missing = [file for file in files if not (folder / file).is_file()]
+        missing = [file for file, fact in files.items() if not _is_file_of(folder / file, fact)]
         storage.objects.at_once(lambda file: _copy_file(storage, f"versions/{name}/{file}", folder / file), missing)
 
 
@@ -158,6 +181,10 @@ def fetch_policy(layout: CampaignLayout) -> None:
         target = str(parse_json(note.read_bytes())["folder"])
         fetch_folder(layout, layout.root / target)
         switch_link(layout.policy, target)
+
+
+def _is_file_of(path: Path, fact: SizeAndDigest) -> bool:
+    return path.is_file() and path.stat().st_size == fact[0] and file_sha256(path) == fact[1]
 
 
 def forget_bytes(layout: CampaignLayout, kept: str) -> None:
@@ -199,7 +226,7 @@ def _copied(layout: CampaignLayout, shard_id: str) -> CopiedMarker | None:
 
 def _is_copied(layout: CampaignLayout, key: MarkerKey) -> bool:
     copied = _copied(layout, key.shard_id)
-    return copied is not None and (copied.key, copied.etag) == (key.key, key.etag)
+    return copied is not None and (copied.key, copied.etag) == (key.key, key.etag) and _has_markers(layout, copied)
 
 
 def _read_copied(storage: CampaignStorage, key: str) -> CopiedMarker:
@@ -238,17 +265,46 @@ def _copy_pack(layout: CampaignLayout, storage: CampaignStorage, copied: CopiedM
         remove_path(staged)
 
 
+def _has_markers(layout: CampaignLayout, copied: CopiedMarker) -> bool:
+    """Whether the two files that make a shard a finished one are what was copied."""
+    folder = layout.shard(copied.marker.shard_id)
+    files = {
+        ROLLOUT_SHARD_OWNER_FILENAME: copied.marker.owner,
+        ROLLOUT_SHARD_SUCCESS_FILENAME: copied.marker.success,
+    }
+    try:
+        return all((folder / name).read_bytes() == text.encode() for name, text in files.items())
+    except OSError:
+        return False
+
+
 def _has_bytes(layout: CampaignLayout, marker: ShardMarker) -> bool:
-    """Whether the copy of a shard is of this marker and has its store, if there is one."""
+    """Whether the copy of a shard is of this marker and has its store, if there is one, by its manifest."""
     copied = _copied(layout, marker.shard_id)
-    folder = layout.shard(marker.shard_id)
-    store = folder / (ROLLOUT_SHARD_OWNER_FILENAME if marker.content_sha256 is None else STORE_NAME)
-    return copied is not None and copied.marker == marker and store.exists()
+    manifest = layout.shard(marker.shard_id) / STORE_NAME / ROLLOUT_MANIFEST_FILENAME
+    if copied is None or copied.marker != marker or not _has_markers(layout, copied):
+        return False
+    sealed = ShardOwner.model_validate_json(marker.owner).store
+    return sealed is None or (manifest.is_file() and file_sha256(manifest) == sealed.manifest_sha256)
+
+
+def _is_whole(layout: CampaignLayout, marker: ShardMarker) -> bool:
+    """Whether the copy of a shard has every byte of its store, which a process reads again only after a change."""
+    if not _has_bytes(layout, marker):
+        return False
+    sealed, store = ShardOwner.model_validate_json(marker.owner).store, layout.shard(marker.shard_id) / STORE_NAME
+    return sealed is None or _files_sha256(store, stamp_tree(store)) == sealed.files_sha256
+
+
+@lru_cache(maxsize=_REMEMBERED_STORES)
+def _files_sha256(store: Path, _stamp: str) -> str:
+    return seal_tree(store).sha256
 
 
 def _replace_folder(layout: CampaignLayout, staged: Path, copied: CopiedMarker) -> None:
     """Exchange the copy of a shard; what it is a copy of is noted last."""
     folder = layout.shard(copied.marker.shard_id)
+    note_validated(layout.root, ShardOwner.model_validate_json(copied.marker.owner))
     note = _copied_file(layout, folder.name)
     remove_path(note)
     for parent in (layout.staging, folder.parent, note.parent):

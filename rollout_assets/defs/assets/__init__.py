@@ -26,6 +26,16 @@ SOURCE_DESCRIPTION = (
 )
 
 
+ALLOW_FEWER_CONFIG = {
+    names.ALLOW_FEWER: dg.Field(
+        bool,
+        default_value=False,
+        description="Accept missing inputs, and fewer records or rows than there are; otherwise they are refused.",
+    )
+}
+"""Run config of the steps that could make something smaller."""
+
+
 @dataclass(frozen=True)
 class CampaignAsset:
     """One computed asset. ``compute`` is the path of the function; ``by_config``: an edited campaign makes it stale.
@@ -52,6 +62,8 @@ class CampaignAsset:
     follows: bool = False
     ages: bool = False
     """Whether it is overdue when it has not been made for the campaign's ``[automation] overdue_days``."""
+    shrinks: bool = False
+    """Whether its run config may accept fewer rows than there are."""
 
 
 ASSETS = (
@@ -72,7 +84,9 @@ ASSETS = (
         "assets.shards.vin_source_rows",
         {"zarr"},
         "The source rows of one rollout shard, compared with the plan: the same samples, still readable, with their "
-        "meshes.\n\nA row that is gone or was replaced is refused here, before any view is scored.",
+        "meshes.\n\nA row that is gone or was replaced is refused here, before any view is scored, and so is a mesh "
+        "that is missing although it was there when the shard was planned or built, unless the run config says "
+        "``allow_fewer: true``.",
         partitioned=True,
     ),
     CampaignAsset(
@@ -83,7 +97,8 @@ ASSETS = (
         "Rollouts of one rollout shard's source rows: targets, candidate views, oracle scores and chosen "
         "paths, as one Zarr store.\n\nEverything is generated and scored here, on the GPU if there is one. A shard "
         "that is finished and current is only read and checked; anything else in its place is set aside, and the "
-        "shard is built again.",
+        "shard is built again. A finished shard is not replaced by one with fewer records, unless the run config says "
+        "``allow_fewer: true``.",
         partitioned=True,
         by_config=True,
     ),
@@ -94,7 +109,7 @@ ASSETS = (
         {"zarr"},
         "A rollout shard that may be promoted: every byte read, the validator run, hashes and rows compared with "
         "the plan.\n\nThe shard is examined here too, and not only by the checks before it, so that a damaged shard "
-        "cannot pass in a later run either.",
+        "cannot pass in a later run either. What was found of the very same bytes before counts, with its time.",
         partitioned=True,
     ),
     CampaignAsset(
@@ -104,8 +119,10 @@ ASSETS = (
         {"zarr"},
         "The promoted store that training reads: all validated shards, one child store per split, behind one link.\n\n"
         "Refused while a planned shard is not validated, or is not what was validated; readers keep the version they "
-        "have.",
+        "have. A split with fewer rows than readers have is refused too, with what went and why, unless the run config "
+        "says ``allow_fewer: true``.",
         ages=True,
+        shrinks=True,
     ),
     CampaignAsset(
         names.ROLLOUT_REPORT,
@@ -174,6 +191,7 @@ def _computed(keys: CampaignKeys, about: CampaignAsset) -> dg.AssetsDefinition:
         kinds=set(about.kinds),
         owners=OWNERS,
         retry_policy=RETRIES,
+        config_schema=ALLOW_FEWER_CONFIG if about.shrinks else None,
         metadata=asset_page(keys, about.name, about.compute),
         code_version=code_version(keys, about),
         pool=about.pool,

@@ -10,6 +10,9 @@ from rollout_assets.config import CampaignConfig
 from rollout_assets.defs.metadata import Metadata, config_hashes, data_version, page, table
 from rollout_assets.defs.step import CampaignStep
 
+SHOWN_SCENES = 100
+"""Scenes without a mesh that the page of the plan lists."""
+
 PARTITIONS_AT_ONCE = 10_000
 """Partitions that are added by one statement; some builds of SQLite take no more than 32,766 values in one."""
 
@@ -32,6 +35,13 @@ def write_plan(step: CampaignStep) -> Metadata:
         {
             "verdict": f"{len(plan.entries)} rollout shards, {plan.new} of them new, for {plan.num_rows} source rows",
             "dagster/row_count": plan.num_rows,
+            "source_rows_without_mesh": plan.rows_without_mesh,
+            "scenes_without_mesh": table(
+                [
+                    {"scene": scene, "had one when planned": scene in plan.scenes_that_had_mesh}
+                    for scene in plan.scenes_without_mesh[:SHOWN_SCENES]
+                ]
+            ),
             "shards": len(plan.entries),
             "new_shards": plan.new,
             "shards_by_split": table([_split_row(step, plan, split) for split in step.config.source.splits]),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
+from rollout_assets.campaigns.guards.inputs import refuse_missing_inputs
 from rollout_assets.campaigns.integrity import examine_shard, open_shard
-from rollout_assets.campaigns.markers import observe_source, validated_version
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.markers import SourceState, observe_source, validated_version
 from rollout_assets.campaigns.plan import planned_rows
 from rollout_assets.campaigns.shard import run_rollout_shard
 from rollout_assets.config import CampaignConfig
@@ -22,7 +25,12 @@ from rollout_assets.defs.metadata import (
     table,
 )
 from rollout_assets.defs.step import CampaignStep, LogProgress
-from rollout_assets.errors import StoreError
+from rollout_assets.errors import StoreError, counted
+from rollout_assets.rollouts.policy_registry import require_policies
+from rollout_assets.sources.layout import IndexRow
+
+if TYPE_CHECKING:
+    from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
 
 SHOWN_FINDINGS = 5
 """Findings that the message about a refused shard lists; the checks show more."""
@@ -31,6 +39,9 @@ SHOWN_FINDINGS = 5
 def vin_source_rows(step: CampaignStep) -> dg.MaterializeResult[None]:
     """Compare the campaign and the source rows of one shard with the plan, before any view is scored."""
     rows = planned_rows(step.entry, step.config, step.source)
+    if not step.allow_fewer:
+        refuse_missing_inputs(CampaignLayout.of(step.config), step.entry, step.source)
+    require_policies(step.config.recipes)
     state = observe_source(step.entry, step.source)
     seals = {name: seal.sha256 for name, seal in state.source_shards.items()}
     keys = [row.sample_key for row in rows]
@@ -47,7 +58,7 @@ def vin_source_rows(step: CampaignStep) -> dg.MaterializeResult[None]:
     return dg.MaterializeResult(
         metadata=page(
             {
-                "verdict": f"all {len(rows)} source rows are as planned",
+                "verdict": f"all {len(rows)} source rows are as planned{_without_mesh(state, rows)}",
                 "split": step.entry.split,
                 "dagster/row_count": len(rows),
                 "source_rows": table(shown),
@@ -58,6 +69,11 @@ def vin_source_rows(step: CampaignStep) -> dg.MaterializeResult[None]:
     )
 
 
+def _without_mesh(state: SourceState, rows: Sequence[IndexRow]) -> str:
+    count = sum(state.mesh_versions[row.scene_id] is None for row in rows)
+    return f"; {counted(count, 'row')} without a usable mesh" if count else ""
+
+
 def rollout_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
     """Build one shard, or keep it if it is finished and current."""
     result = run_rollout_shard(
@@ -66,6 +82,7 @@ def rollout_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
         source=step.source,
         writer=lambda: _shared_writer(step.keys.campaign, step.source.source_manifest_hash, step.config),
         invocation=step.invocation(),
+        allow_fewer=step.allow_fewer,
         progress=LogProgress(step.log),
     )
     for moved in result.set_aside:
@@ -73,6 +90,7 @@ def rollout_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
     reader = open_shard(step.config, step.shard_id)
     metadata = {
         "verdict": shard_verdict(result.outcome, result.owner),
+        **({"fewer_records": result.fewer} if result.fewer else {}),
         **({} if reader is None else store_metadata([reader])),
         **shard_metadata(step.config, step.entry, result.owner, result.store_dir),
     }
@@ -86,7 +104,7 @@ def rollout_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
 
 def validated_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
     """Refuse a shard with any finding."""
-    integrity = examine_shard(step.config, step.entry)
+    integrity = examine_shard(step.config, step.entry, anew=step.measures_anew, allow_fewer=step.allow_fewer)
     if findings := integrity.all_findings():
         listed = "".join(f"\n  - {finding}" for finding in findings[:SHOWN_FINDINGS])
         raise StoreError(
@@ -99,6 +117,7 @@ def validated_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
         metadata=page(
             {
                 "verdict": "may be promoted: every byte was read, and nothing was found",
+                "examined_at": integrity.examined_at,
                 "dagster/row_count": integrity.num_candidates,
                 "records": owner.records,
                 "bytes": 0 if owner.store is None else owner.store.bytes,
@@ -113,4 +132,7 @@ def validated_shards(step: CampaignStep) -> dg.MaterializeResult[None]:
 @lru_cache(maxsize=1)
 def _shared_writer(_campaign: str, _source: str, config: CampaignConfig) -> RolloutDatasetWriter:
     """One writer per process, so that meshes and kernels stay loaded from shard to shard of one campaign and source."""
+    # Not at the top: it loads Warp, which a finished shard does not need.
+    from rollout_assets.campaigns.dataset_writer import RolloutDatasetWriter
+
     return RolloutDatasetWriter(config)

@@ -15,7 +15,7 @@ class Answer:
     requests: tuple[dg.RunRequest, ...] = ()
     reason: str = ""
     good_until_s: float = inf
-    events: tuple[dg.AssetObservation, ...] = ()
+    events: tuple[dg.AssetMaterialization | dg.AssetObservation, ...] = ()
     new_partitions: tuple[dg.AddDynamicPartitionsRequest, ...] = ()
 
     def and_also(self, other: Answer) -> Answer:

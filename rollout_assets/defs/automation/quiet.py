@@ -2,8 +2,8 @@
 
 The cursor of a sensor holds the stamps that were taken before its last look, and why that look asked for nothing. While
 all of them are the same, so is the answer. Among them are the campaign, its plan, its source, its folders, and the last
-records and the unfinished runs of the instance. A marker that somebody alters in place changes none of them, so that
-everything is looked at once an hour all the same.
+records, unfinished runs and unfinished backfills of the instance. A marker that somebody alters in place changes none
+of them, so that everything is looked at once an hour all the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.config import canonical_hash
 from rollout_assets.defs import keys as names
 from rollout_assets.defs.automation.answer import Answer
-from rollout_assets.defs.records import last_storage_id, unfinished_runs
+from rollout_assets.defs.records import last_storage_id, unfinished_backfills, unfinished_runs
 from rollout_assets.defs.step import CampaignStep
 from rollout_assets.sources.layout import INDEX_FILE, MANIFEST_FILE
 
@@ -68,5 +68,6 @@ def _stamp(step: CampaignStep) -> str | None:
             "files": [list(file_stamp(path)) for path in files],
             "records": [last_storage_id(step.instance, step.keys.key(name)) for name in recorded],
             "runs": sorted(run.run_id for run in unfinished_runs(step.instance)),
+            "backfills": sorted(unfinished_backfills(step.instance)),
         }
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 import dagster as dg
 import polars as pl
@@ -14,14 +15,20 @@ from rollout_assets.campaigns.check_names import (
     SUSPICIOUS_ROWS,
     VALID_FANOUT,
 )
-from rollout_assets.campaigns.integrity import examine_shard, open_shard
+from rollout_assets.campaigns.derived import ShardResult
+from rollout_assets.campaigns.integrity import examine_shard, open_shard, shard_result
+from rollout_assets.campaigns.markers import mesh_versions
 from rollout_assets.defs.checks.every_shard import CheckOutcome, every_shard
-from rollout_assets.defs.checks.verdict import verdict
+from rollout_assets.defs.checks.verdict import evaluation, verdict
 from rollout_assets.defs.keys import ROLLOUT_SHARDS, VALIDATED_SHARDS
 from rollout_assets.defs.metadata import Metadata, evidence, findings_table, frame_table
 from rollout_assets.defs.step import CampaignStep
-from rollout_assets.inspection.surface_weights import surface_weights, weights_or_reason
-from rollout_assets.inspection.suspicious import suspicious_rollout_rows
+
+CHECKED_AT = "checked_at"
+"""Metadata of a kept result: when its content was examined."""
+
+SKIPPED = "weight_concentrated_skipped"
+"""Metadata of a result without the weights of surfaces: why they could not be computed."""
 
 
 def integrity(step: CampaignStep) -> Iterator[CheckOutcome]:
@@ -29,13 +36,23 @@ def integrity(step: CampaignStep) -> Iterator[CheckOutcome]:
     if step.partition is None:
         yield from every_shard(step, ROLLOUT_SHARDS, INTEGRITY_CHECKS, integrity)
         return
-    for check, findings in examine_shard(step.config, step.entry).findings.items():
+    found = examine_shard(step.config, step.entry, anew=step.measures_anew, allow_fewer=step.allow_fewer)
+    kept = kept_since(found.examined_at) if found.kept else {}
+    for check, findings in found.findings.items():
         yield verdict(
             check,
             passed=not findings,
-            metadata={"shard": step.shard_id, "findings": len(findings), **evidence(findings_table(findings))},
+            metadata={"shard": step.shard_id, "findings": len(findings), **evidence(findings_table(findings)), **kept},
             description="; ".join(str(finding) for finding in findings[:3]) or None,
         )
+
+
+def kept_since(examined_at: str) -> Metadata:
+    """What says that a result is of the same content, which was examined earlier."""
+    return {
+        "kept": "every byte was compared and is the same; this is the result of the examination then",
+        CHECKED_AT: dg.MetadataValue.timestamp(datetime.fromisoformat(examined_at)),
+    }
 
 
 def quality(step: CampaignStep) -> Iterator[CheckOutcome]:
@@ -43,6 +60,36 @@ def quality(step: CampaignStep) -> Iterator[CheckOutcome]:
     if step.partition is None:
         yield from every_shard(step, VALIDATED_SHARDS, QUALITY_CHECKS, quality)
         return
+    before = _quality_result(step)
+    if before is not None and not step.measures_anew and (found := before.find()) is not None:
+        kept = kept_since(found[1])
+        for known in dg.deserialize_value(found[0].decode(), list):
+            yield verdict(known.check_name, known.passed, {**known.metadata, **kept}, warns=True)
+        return
+    results = list(_measured_quality(step))
+    yield from results
+    if before is not None and all(_only_of_content(result) for result in results) and _quality_result(step) == before:
+        key = step.keys.key(VALIDATED_SHARDS)
+        before.publish(dg.serialize_value([evaluation(key, result) for result in results]).encode())
+
+
+def _quality_result(step: CampaignStep) -> ShardResult | None:
+    """What the quality checks made of the shard and of the meshes of its scenes."""
+    meshes = mesh_versions(step.entry, step.source)
+    source = step.source.source_manifest_hash
+    return shard_result(step.config, step.entry, "quality", source=source, meshes=meshes)
+
+
+def _only_of_content(result: dg.AssetCheckResult) -> bool:
+    """Whether a result may be kept: an error is looked at again, and so is what could not be computed."""
+    errors = not result.passed and result.severity == dg.AssetCheckSeverity.ERROR
+    return not errors and SKIPPED not in (result.metadata or {})
+
+
+def _measured_quality(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
+    from rollout_assets.inspection.surface_weights import surface_weights, weights_or_reason  # loads Warp
+    from rollout_assets.inspection.suspicious import suspicious_rollout_rows
+
     reader = open_shard(step.config, step.shard_id)
     if reader is None:
         for check in QUALITY_CHECKS:
@@ -66,7 +113,7 @@ def suspicious_verdict(rows: pl.DataFrame, not_looked_for: str = "") -> dg.Asset
         "rows": len(serious),
         "info_rows": len(rows) - len(serious),
         **_kinds(kinds.sort("severity", "rows", "kind", descending=[False, True, False])),
-        **({"weight_concentrated_skipped": not_looked_for} if not_looked_for else {}),
+        **({SKIPPED: not_looked_for} if not_looked_for else {}),
         **evidence(frame_table(serious)),
     }
     warns = not (rows["severity"] == "error").any()

@@ -12,9 +12,9 @@ import polars as pl
 from rollout_assets.campaigns.check_names import NO_LEAKAGE, ROWS_ADD_UP, SECOND_OPINION, STORES_VALID
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.derived import DerivedFiles, derived_record, inputs_digest
+from rollout_assets.campaigns.guards.leakage import leaks_among
 from rollout_assets.campaigns.inventory import check_version, last_full_read, written_files
 from rollout_assets.campaigns.layout import CampaignLayout
-from rollout_assets.campaigns.leakage import leaks_among
 from rollout_assets.campaigns.merging.row_counts import table_rows
 from rollout_assets.campaigns.merging.sample import ReadSample
 from rollout_assets.campaigns.objects.publishing import publish_folder
@@ -116,15 +116,18 @@ def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
     """Measure labels drawn at random a second time, by other means; every promoted version draws others.
 
     What was measured is kept beside the reports, for the pages that are written after this check. While store,
-    campaign and source are the same, it is the result of this check again, with the time at which it was measured.
+    campaign, source and code are unchanged it is not measured again: the result says when it was measured.
     """
     version = current_version(step.config)
-    opinions, measured_at = {}, {}
+    opinions, measured_at, kept = {}, {}, []
     for child in version.children:
         with _naming(version, child.name):
-            opinions[child.name], measured_at[child.name] = _opinion(step, child, version.number)
+            opinions[child.name], measured_at[child.name], is_kept = _opinion(step, child, version.number)
+        kept += [child.name] if is_kept else []
+    measured = min(measured_at.values(), default="")
     wrong = _by_split(opinions, "findings")
     metadata = {
+        "measured_at": measured,
         "candidates": sum(opinion.candidates for opinion in opinions.values()),
         "asked": sum(opinion.asked for opinion in opinions.values()),
         "labelled": sum(opinion.labelled for opinion in opinions.values()),
@@ -138,11 +141,12 @@ def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
         "worst": frame_table(_by_split(opinions, "worst")),
         **evidence(frame_table(wrong)),
     }
-    yield verdict(SECOND_OPINION, wrong.is_empty(), metadata)
+    unchanged = f"measured at {measured}; store, campaign, source and code are unchanged since" if kept else None
+    yield verdict(SECOND_OPINION, wrong.is_empty(), metadata, description=unchanged)
 
 
-def _opinion(step: CampaignStep, child: Location, seed: int) -> tuple[SecondOpinion, str]:
-    """The opinion on one split, and when it was measured."""
+def _opinion(step: CampaignStep, child: Location, seed: int) -> tuple[SecondOpinion, str, bool]:
+    """The opinion on one split, when it was measured, and whether that was before this check."""
     config, reader = step.config, RolloutZarrStoreReader(child)
     count, layout = config.quality.second_opinions_per_split, CampaignLayout.of(config)
     fetch_folder(layout, layout.reports)
@@ -150,12 +154,12 @@ def _opinion(step: CampaignStep, child: Location, seed: int) -> tuple[SecondOpin
     inputs = inputs_digest(config, reader, seed=seed)
     found = None if step.measures_anew else DerivedFiles.find(record, inputs)
     if found is not None and (kept := read_opinion(path, reader)) is not None and kept.candidates == kept.asked:
-        return kept, found.made_at
+        return kept, found.made_at, True
     opinion = second_opinion(reader, 1.0, seed, config, source=step.source, limit=count, budget_s=SECONDS_PER_SPLIT)
     publish_opinion(path, opinion, reader)
     made = DerivedFiles.publish(record, inputs, [path])
     publish_folder(layout, layout.reports)
-    return opinion, made.made_at
+    return opinion, made.made_at, False
 
 
 def _by_split(opinions: Mapping[str, SecondOpinion], frame: str) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from rollout_assets.defs.asset_pages import asset_page
-from rollout_assets.defs.assets import ASSETS, OWNERS, CampaignAsset, code_version
+from rollout_assets.defs.assets import ALLOW_FEWER_CONFIG, ASSETS, OWNERS, CampaignAsset, code_version
 from rollout_assets.defs.checks import CHECK_GROUPS, check_specs
 from rollout_assets.defs.keys import GPU_POOL, CampaignKeys
 from rollout_assets.defs.lazy import load
@@ -29,6 +29,7 @@ def shard_step(keys: CampaignKeys) -> dg.AssetsDefinition:
         can_subset=True,
         pool=GPU_POOL,
         retry_policy=RETRIES,
+        config_schema=ALLOW_FEWER_CONFIG,
     )
     def shards(context: dg.AssetExecutionContext, campaigns: CampaignFiles) -> Iterator[object]:
         with failures_for_dagster():

@@ -8,7 +8,7 @@ again reads and keeps the finished ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dagster as dg
@@ -58,6 +58,8 @@ def run_shards(step: CampaignStep, context: dg.AssetExecutionContext) -> Iterato
     A run that names no shard can only be one of checks alone, and checks every shard.
     """
     asked = Asked.by(context)
+    if not asked.assets:  # to run checks alone is to ask for them to be made again
+        step = replace(step, anew=True)
     if not (context.has_partition_key_range or context.has_partition_key or asked.assets):
         yield from _check_every_shard(step, asked)
         return

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from rollout_assets.config.training import TrainingConfig
-from rollout_assets.errors import TrainingError
-from rollout_assets.files import file_lock, file_sha256, publish_json
+from rollout_assets.errors import TrainingError, counted
+from rollout_assets.files import append_bytes, file_lock, file_sha256, make_folder, publish_bytes, publish_json
 from rollout_assets.learning.checkpoints import PolicyCard, observed_arrays, parameter_count, save_checkpoint
 from rollout_assets.learning.training.choices import ChoiceQuality, Choices
 from rollout_assets.learning.training.data import TrainingData, open_training_data
@@ -57,7 +57,7 @@ def train_policy(
     config: TrainingConfig, folder: Path, *, resume: bool = False, progress: ProgressSink = SILENT
 ) -> TrainingResult:
     """Train into a folder; ``resume`` goes on with what is there, without it an older training is refused."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with file_lock(folder / _LOCK_NAME, str(folder), busy=TrainingError):
         _refuse_what_is_there(folder, resume)
         with reproducible(config):
@@ -123,7 +123,6 @@ class _Run:
 
     def begin(self) -> None:
         """Start with nothing."""
-        (self.folder / METRICS_NAME).write_bytes(b"")
         self._write_resume_point()
 
     def restore(self) -> None:
@@ -135,9 +134,25 @@ class _Run:
         self.best = point.groups["best"]
         self.state = point.progress
         self.loader.load_state_dict(point.progress.position)
-        with (self.folder / METRICS_NAME).open("r+b") as metrics:
-            metrics.truncate(point.progress.metrics_bytes)
+        self._restore_metrics(point.progress.metrics_bytes)
         self._began = time.monotonic() - point.progress.seconds
+
+    def _restore_metrics(self, size: int) -> None:
+        """Keep the metrics up to the resume point; ``TrainingError`` if they are not all there."""
+        path = self.folder / METRICS_NAME
+        written = path.read_bytes() if path.is_file() else b""
+        kept = written[:size]
+        try:
+            rows = [json.loads(line) for line in kept.splitlines()]
+        except ValueError:
+            rows = []
+        if len(kept) < size or len(rows) < self.state.epoch:
+            raise TrainingError(
+                f"{path}: {len(written)} bytes are there, of which the first {size} should tell of "
+                f"{counted(self.state.epoch, 'epoch')}, and do not; put the file back, or begin again in another folder"
+            )
+        if written != kept:
+            publish_bytes(path, kept)
 
     def to_the_end(self) -> TrainingResult:
         """Epoch after epoch until something says stop, then the checkpoint."""
@@ -205,9 +220,7 @@ class _Run:
 
     def _append_metrics(self, row: dict[str, Any]) -> int:
         """Add a line and return the file's length."""
-        with (self.folder / METRICS_NAME).open("ab") as metrics:
-            metrics.write(json.dumps(row, allow_nan=False).encode("ascii") + b"\n")
-            return metrics.tell()
+        return append_bytes(self.folder / METRICS_NAME, json.dumps(row, allow_nan=False).encode("ascii") + b"\n")
 
     def _write_resume_point(self) -> None:
         self.state = self.state.but(position=self.loader.state_dict(), seconds=self._seconds)

@@ -8,11 +8,10 @@ import uuid
 from collections.abc import Sequence
 from contextlib import aclosing
 from time import perf_counter
-from typing import Annotated
 
-from pydantic import Field, SecretStr
+from pydantic import ConfigDict, SecretStr
 
-from rollout_assets.config import ConfigSection, Count, Positive
+from rollout_assets.config import ConfigSection, Count, Positive, ServerUrl
 from rollout_assets.errors import AnswerRefused, ConfigError, RolloutFailed, ServerUnavailable
 from rollout_assets.metrics.summaries import Metrics
 from rollout_assets.rollouts.engine import Chain
@@ -43,7 +42,9 @@ class GymServerConfig(ConfigSection):
     even a heartbeat, counts as gone.
     """
 
-    url: Annotated[str, Field(pattern=r"^https?://[^/\s]+$")]
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    url: ServerUrl
     token: SecretStr | None = None
     deadline_s: Positive = 600.0
     attempts: Count = 4

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from rollout_assets.config.problems import problems_text
 from rollout_assets.errors import AnswerRefused, RowRefused, ServerError, ServerUnavailable
+from rollout_assets.locations.url import server_url
 from rollout_assets.parsing import parse_json
 from rollout_assets.rollouts.remote.messages import RolloutRequest, RolloutResult
 
@@ -57,7 +58,7 @@ class RolloutClient:
     def __init__(
         self, url: str, token: str | None = None, *, connect_s: float | None = None, silence_s: float | None = None
     ) -> None:
-        self.url = url.rstrip("/")
+        self.url = server_url(url)
         self.in_flight = self.sent = 0
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._timeout = httpx.Timeout(silence_s, connect=connect_s)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rollout_assets.errors import StoreDamaged
+from rollout_assets.errors import NotRegularFile, StoreDamaged
 from rollout_assets.files import replace_bytes
 from rollout_assets.parsing import parse_json
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
@@ -46,13 +46,18 @@ def read_document(files: StoreFiles, path: str) -> tuple[bytes, dict[str, Any]]:
     try:
         data = files.read(f"{path}/{ZARR_JSON}" if path else ZARR_JSON)
         document = parse_json(data)
-    except OSError:
-        raise StoreDamaged(where, f"{ZARR_JSON} is missing") from None
+    except OSError as error:
+        raise StoreDamaged(where, f"{ZARR_JSON} {absence(error)}") from None
     except ValueError as error:
         raise StoreDamaged(where, f"{ZARR_JSON} is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise StoreDamaged(where, f"{ZARR_JSON} must hold an object, got {type(document).__name__}")
     return data, document
+
+
+def absence(error: OSError) -> str:
+    """What is wrong with a file that cannot be read."""
+    return "is not a regular file" if isinstance(error, NotRegularFile) else "is missing"
 
 
 def consolidated_documents(root: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from rollout_assets.config import CampaignConfig, read_campaign_text, toml_text
 from rollout_assets.errors import StoreDamaged
 from rollout_assets.files import replace_bytes
-from rollout_assets.parsing import parse_json
+from rollout_assets.parsing import parse_json, read_regular
 
 ROLLOUT_MANIFEST_FILENAME = "manifest.json"
 """Filename of the human-readable rollout-store sidecar manifest."""
@@ -158,7 +158,7 @@ def read_rollout_store_manifest(store_dir: Path | str) -> dict[str, Any]:
     """The manifest of a local store; a missing or unreadable one is ``StoreDamaged``."""
     path = Path(store_dir) / ROLLOUT_MANIFEST_FILENAME
     try:
-        return parse_manifest(path.read_bytes())
+        return parse_manifest(read_regular(path))
     except OSError as error:
         raise StoreDamaged(str(path), f"cannot be read: {error.strerror}") from None
 

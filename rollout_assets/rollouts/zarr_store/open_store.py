@@ -18,10 +18,11 @@ import polars as pl
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
-from zarr.storage import FsspecStore, LocalStore
+from zarr.storage import FsspecStore
 
 from rollout_assets.errors import ConfigError, RolloutAssetsError, StoreDamaged, StoreError
-from rollout_assets.locations.url import is_object_url
+from rollout_assets.locations.local_store import RegularFileStore
+from rollout_assets.locations.url import is_object_url, without_secrets
 from rollout_assets.parsing import expand_path
 from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray, decoding_threads
 from rollout_assets.rollouts.zarr_store.chunks.files import BackendFiles, LocalFiles, StoreFiles
@@ -31,6 +32,7 @@ from rollout_assets.rollouts.zarr_store.dictionaries import decode_strings
 from rollout_assets.rollouts.zarr_store.documents import (
     ZARR_JSON,
     NodeDocuments,
+    absence,
     promoted_splits,
     read_document,
     root_attributes_of,
@@ -44,6 +46,7 @@ from rollout_assets.rollouts.zarr_store.schema import DICTIONARIES, TABLES
 StoreLocation = Path | str | Store | LocalFiles
 
 _WORTH_THREADS = 1 << 21
+_MANY_ROWS = 1 << 26
 
 
 class OpenStore:
@@ -131,9 +134,12 @@ class OpenStore:
             self.files.prefetch(key for array in arrays for key in array.files_of(start, stop))
 
     def num_rows(self, table: str) -> int:
-        """Rows of a table."""
+        """Rows of a table; more than its files can hold are ``StoreDamaged``."""
         columns = _table(table)
-        return len(self.row_array(columns.path(columns.names[0])))
+        array = self.row_array(columns.path(columns.names[0]))
+        if len(array) > _MANY_ROWS:
+            array.refuse_missing_files(0, len(array))
+        return len(array)
 
     def strings(self, dictionary: str) -> list[str]:
         """A dictionary's strings by id."""
@@ -191,8 +197,8 @@ class OpenStore:
         """The sidecar manifest; a missing or broken one is ``StoreDamaged``."""
         try:
             return parse_manifest(self.files.read(ROLLOUT_MANIFEST_FILENAME))
-        except OSError:
-            raise StoreDamaged(ROLLOUT_MANIFEST_FILENAME, "is missing") from None
+        except OSError as error:
+            raise StoreDamaged(ROLLOUT_MANIFEST_FILENAME, absence(error)) from None
 
     @cached_property
     def source_splits(self) -> dict[str, str]:
@@ -269,7 +275,7 @@ def _opened(location: StoreLocation) -> tuple[StoreFiles, Any]:
 def open_files(location: StoreLocation) -> tuple[StoreFiles, Any]:
     """The files at a location, and the Zarr storage backend for them; nothing there is a ``StoreError``."""
     if isinstance(location, LocalFiles):
-        return location, LocalStore(location.root, read_only=True)
+        return location, RegularFileStore(location.root, read_only=True)
     if isinstance(location, Store):
         return BackendFiles(location), location
     if is_object_url(location):
@@ -281,13 +287,15 @@ def open_files(location: StoreLocation) -> tuple[StoreFiles, Any]:
     folder = expand_path(location).resolve()
     if not folder.is_dir():
         raise StoreError(f"{folder}: no rollout store there")
-    return LocalFiles(folder), LocalStore(folder, read_only=True)
+    return LocalFiles(folder), RegularFileStore(folder, read_only=True)
 
 
 def _remote_files(url: str) -> FsspecStore:
     """The backend of a URL; a scheme that nobody knows, or whose package is missing, is a ``StoreError``."""
     if url.rstrip("/") in ("http:", "https:"):
         raise StoreError(f"{url}: cannot be opened: it names no host")
+    if without_secrets(url) != url:
+        raise StoreError(f"{without_secrets(url)}: cannot be opened: a URL holds no credentials and no options")
     try:
         return FsspecStore.from_url(url, read_only=True)
     except Exception as error:  # every backend has errors of its own

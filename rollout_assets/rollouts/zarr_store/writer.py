@@ -178,9 +178,8 @@ class RolloutZarrStoreWriter:
         for column, identities in (("source_row_id", self.sources), ("target_row_id", self.targets)):
             rows = rebased_rows(store, identities.table, Rebasing(strings, owners))
             owners[column] = np.array([self._add(identities, row, store.location) for row in rows], np.int64)
-        repeated = np.flatnonzero(strings["rollout"] < known)
-        if len(repeated):
-            raise _known_already(store.location, store.dictionaries["rollout"][int(repeated[0])])
+        for number in np.flatnonzero(strings["rollout"] < known).tolist():
+            raise _known_already(store.location, store.dictionaries["rollout"][number])
         self._source_splits |= store.source_splits
         rebasing = Rebasing(strings, owners, shifts_after(self.counts))
         for name, columns in rebased_blocks(store, rebasing, self.config.selected_depth.enabled):

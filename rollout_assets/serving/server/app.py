@@ -17,17 +17,17 @@ import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Scope
 
-from rollout_assets.metrics.results import aggregate_results
+from rollout_assets.metrics.results import ResultTable
 from rollout_assets.rollouts.remote.messages import Message, RolloutRequest
 from rollout_assets.serving.error_entries import error_entry, error_status
-from rollout_assets.serving.server.http_errors import HANDLERS, RequestRefused, log_failure
+from rollout_assets.serving.server.http_errors import HANDLERS, RequestRefused, log_failure, logged_reason
 from rollout_assets.serving.server.idempotency import IdempotencyCache
 from rollout_assets.serving.server.limits import Admission, Bodies, Gate
 from rollout_assets.serving.server.options import ServerOptions
@@ -36,6 +36,12 @@ from rollout_assets.serving.service import RolloutService
 
 IDEMPOTENCY_KEY = "idempotency-key"
 MAX_KEY_CHARACTERS = 200
+MAX_VALUES = 1_000
+"""Keys and items of one rollout request; its recipe and parameters are a few dozen."""
+MAX_FIGURES = 2_000
+"""Agents whose metrics a request may ask for, with the numeric fields of each."""
+
+_JSON: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 class _Batch(Message):
@@ -71,6 +77,7 @@ class _Routes:
         self._bodies = Bodies(options)
         self._admission = Admission(options.max_in_flight)
         self._answers = IdempotencyCache(options.remembered_bytes)
+        self._aggregating = asyncio.Lock()
 
     async def health(self, _request: Request) -> Response:
         description = self._service.describe()
@@ -79,7 +86,7 @@ class _Routes:
 
     async def run(self, request: Request) -> Response:
         async with self._bodies.read(request) as body:
-            rollout = RolloutRequest.model_validate_json(body)
+            rollout = await asyncio.to_thread(_lone_rollout, body)
         key = _idempotency_key(request)
         self._admission.enter(1)
         try:
@@ -90,7 +97,7 @@ class _Routes:
 
     async def run_rollouts(self, request: Request) -> Callable[..., Any]:
         async with self._bodies.read(request) as body:
-            rollouts = _Batch.model_validate_json(body).rows
+            rollouts = await asyncio.to_thread(_rollouts, body, self._admission)
         _refuse_bad_indices(rollouts)
         key = _idempotency_key(request)
         self._admission.enter(len(rollouts))
@@ -100,7 +107,7 @@ class _Routes:
         return LineStream(tasks, self._options.heartbeat_s, self._options.body_timeout_s)
 
     async def aggregate_metrics(self, request: Request) -> Response:
-        async with self._bodies.read(request) as body:
+        async with self._bodies.read(request) as body, self._aggregating:
             metrics = await asyncio.to_thread(_aggregated, body)
         return Response(metrics, media_type="application/json")
 
@@ -118,16 +125,49 @@ class _Routes:
             return await self._answer(rollout, key)
         except Exception as error:
             entry = error_entry(error)
-            reason = f"_rowidx {rollout.row_index}: {entry['message']}"
+            reason = f"_rowidx {rollout.row_index}: {logged_reason(error)}"
             log_failure(scope, error_status(error), entry["class"], reason, error)
             return json.dumps(
                 {"_rowidx": rollout.row_index, "error": entry, "request_id": scope["request_id"]}
             ).encode()
 
 
+def _lone_rollout(body: bytes) -> RolloutRequest:
+    _refuse_many_values(_JSON.validate_json(body), "body")
+    return RolloutRequest.model_validate_json(body)
+
+
+def _rollouts(body: bytes, admission: Admission) -> tuple[RolloutRequest, ...]:
+    content = _JSON.validate_json(body)
+    rows = content.get("rows") if isinstance(content, dict) else None
+    if isinstance(rows, list):
+        admission.refuse_more(len(rows))
+        for position, row in enumerate(rows):
+            _refuse_many_values(row, f"rows[{position}]")
+        content["rows"] = None
+    _refuse_many_values(content, "body")
+    return _Batch.model_validate_json(body).rows
+
+
 def _aggregated(body: bytes) -> bytes:
-    results = _Results.model_validate_json(body).results
-    return json.dumps(aggregate_results(results), allow_nan=False).encode()
+    table = ResultTable()
+    table.add_all(_Results.model_validate_json(body).results)
+    if table.columns > MAX_FIGURES:
+        problem = f"a request may have {MAX_FIGURES:,} agents and figures of agents, got {table.columns:,}"
+        raise RequestRefused(413, f"{problem}; aggregate the files with 'rollout-assets aggregate'")
+    return json.dumps(table.metrics(), allow_nan=False).encode()
+
+
+def _refuse_many_values(given: Any, where: str) -> None:
+    """Bound what a request can hold, and so the time and the memory that validating it takes."""
+    count, rest = 0, [given]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict | list):
+            count += len(value)
+            if count > MAX_VALUES:
+                raise RequestRefused(422, f"{where}: may hold {MAX_VALUES:,} values, got {count:,} or more")
+            rest.extend(value.values() if isinstance(value, dict) else value)
 
 
 def _idempotency_key(request: Request) -> str | None:

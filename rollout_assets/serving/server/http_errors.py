@@ -6,7 +6,8 @@ The log never holds a token, a header, a query or a body: it names the route, th
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +17,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
+from rollout_assets.config import RolloutRecipeConfig
 from rollout_assets.config.problems import validation_problems
-from rollout_assets.errors import RolloutAssetsError, RowRefused
+from rollout_assets.errors import RolloutAssetsError, RowRefused, counted
+from rollout_assets.rollouts.remote.messages import AgentRef, RolloutParams, RolloutRequest
 from rollout_assets.serving.error_entries import INTERNAL, UNPROCESSABLE, error_entry, error_status
 from rollout_assets.serving.server.streams import ClientGone
 
@@ -26,6 +29,13 @@ logger = logging.getLogger(__name__)
 CLIENT_CLOSED_REQUEST = 499
 ROUTES = ("/health", "/run", "/run_rollouts", "/aggregate_metrics")
 _LOGGED_CHARACTERS = 300
+_TOLD_PROBLEMS = 100
+_FIELDS = frozenset(
+    name
+    for model in (RolloutRequest, RolloutParams, RolloutRecipeConfig, AgentRef)
+    for key, field in model.model_fields.items()
+    for name in (key, field.alias)
+) | {"rows", "results"}
 
 
 class RequestRefused(HTTPException):
@@ -63,17 +73,20 @@ def log_failure(scope: Scope, status: int, kind: str, reason: str, error: Except
 
 
 async def on_malformed(request: Request, error: Exception) -> Response:
-    """Handler of a body that the route cannot read: 422 with every problem. The log has no values of the body."""
+    """Handler of a body that the route cannot read: 422 with what is wrong. The log has no word of the body."""
     assert isinstance(error, ValidationError)
     problems = [replace(problem, field=problem.field or "body") for problem in validation_problems(error)]
+    told = problems[:_TOLD_PROBLEMS]
+    more = [f"and {counted(len(problems) - len(told), 'problem')} more"] if len(told) < len(problems) else []
     entry = {
         "class": RowRefused.__name__,
-        "message": "; ".join(str(problem) for problem in problems),
+        "message": "; ".join([*map(str, told), *more]),
         "transient": False,
         "field": problems[0].field,
-        "problems": [vars(problem) for problem in problems],
+        "problems": [vars(problem) for problem in told],
     }
-    reasons = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
+    details = error.errors(include_url=False, include_context=False, include_input=False)[:_TOLD_PROBLEMS]
+    reasons = "; ".join(f"{_known(detail['loc'])}: {detail['type']}" for detail in details)
     log_failure(request.scope, UNPROCESSABLE, RowRefused.__name__, reasons)
     return _error_response(request.scope, UNPROCESSABLE, entry)
 
@@ -96,8 +109,20 @@ async def on_gone(request: Request, _error: Exception) -> Response:
 async def on_failure(request: Request, error: Exception) -> Response:
     """Handler of every other error: one request's failure does not touch the others."""
     entry, status = error_entry(error), error_status(error)
-    log_failure(request.scope, status, entry["class"], entry["message"], error)
+    log_failure(request.scope, status, entry["class"], logged_reason(error), error)
     return _error_response(request.scope, status, entry)
+
+
+def logged_reason(error: Exception) -> str:
+    """What the log says of a failure: of a request at fault only the field, because the message quotes the request."""
+    if error_status(error) != UNPROCESSABLE:
+        return str(error_entry(error)["message"])
+    return _known(re.split(r"[.\[\]]+", error.field)) if isinstance(error, RowRefused) else "what was sent is refused"
+
+
+def _known(parts: Iterable[str | int]) -> str:
+    """A field by those parts of its path that do not come from the client."""
+    return ".".join(str(part) for part in parts if isinstance(part, int) or part in _FIELDS) or "body"
 
 
 def _error_response(

@@ -6,14 +6,15 @@ import asyncio
 import hmac
 import re
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollout_assets.serving.server.http_errors import RequestRefused
-from rollout_assets.serving.server.options import ServerOptions
+from rollout_assets.serving.server.options import ServerOptions, is_loopback
 
 BODIES_AT_ONCE = 8
 """Bodies of the largest size that may be in memory together."""
@@ -27,6 +28,9 @@ _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 class Gate:
     """Lets a request through when it carries the token and the server is not going down.
+
+    A server without a token answers only to the names of this machine, and to no page of another site: a web page whose
+    name is made to point to loopback could otherwise send requests through the browser of a user here.
 
     Every request has an id: the client's own, or a new one. The answer carries it, and so does the log.
     """
@@ -49,7 +53,7 @@ class Gate:
                 message["headers"] = [*message.get("headers", ()), (REQUEST_ID, scope["request_id"].encode())]
             await send(message)
 
-        refused = self._refusal(headers.get(b"authorization", b""))
+        refused = self._refusal(headers)
         await (self._app if refused is None else refused.response(scope))(scope, receive, send_with_id)
 
     def _request_id(self, given: str) -> str:
@@ -57,15 +61,28 @@ class Gate:
         is_token = self._expected is not None and self._expected.endswith(f" {given}".encode())
         return given if _SANE_ID.fullmatch(given) and not is_token else uuid.uuid4().hex
 
-    def _refusal(self, given: bytes) -> RequestRefused | None:
-        if self._expected is not None and not hmac.compare_digest(given, self._expected):
+    def _refusal(self, headers: Mapping[bytes, bytes]) -> RequestRefused | None:
+        if self._expected is None:
+            for name in (b"host", b"origin"):
+                if name in headers and not _names_loopback(headers[name].decode("latin-1")):
+                    problem = f"{name.decode()} must be this machine's own, such as localhost"
+                    return RequestRefused(421, f"{problem}; a server with a token answers to any", headers=CLOSE)
+        elif not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
             needed = "a bearer token is needed, and it must be this server's"
-            return RequestRefused(401, needed, headers={"WWW-Authenticate": "Bearer"})
+            return RequestRefused(401, needed, headers={"WWW-Authenticate": "Bearer"} | CLOSE)
         if self.closing:
             return RequestRefused(
                 503, "the server is shutting down; ask another, or later", transient=True, headers=CLOSE
             )
         return None
+
+
+def _names_loopback(place: str) -> bool:
+    """Whether ``HOST``, ``HOST:PORT`` or ``http://HOST:PORT`` names this machine."""
+    try:
+        return is_loopback(urlsplit(place if "://" in place else f"//{place}").hostname or "")
+    except ValueError:
+        return False
 
 
 class Bodies:
@@ -101,7 +118,7 @@ class Bodies:
         """A web page can send a plain form to a server on loopback without asking it first, but not JSON."""
         kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise RequestRefused(415, f"a body must be application/json, got {kind}", headers=CLOSE)
+            raise RequestRefused(415, "a body must be application/json, as its content-type says", headers=CLOSE)
         size = request.headers.get("content-length", "")
         if size.isascii() and size.isdigit():
             self._refuse_more(int(size), 0)
@@ -123,11 +140,15 @@ class Admission:
 
     def enter(self, rows: int) -> None:
         """Accept all rollouts of a request or none of them."""
-        if rows > self.limit:
-            raise RequestRefused(413, f"a request may ask for {self.limit} rows, got {rows}; ask in several")
+        self.refuse_more(rows)
         if self.in_flight + rows > self.limit:
             raise busy(f"{self.in_flight} rows are in flight and {self.limit} may be; {rows} more do not fit now")
         self.in_flight += rows
+
+    def refuse_more(self, rows: int) -> None:
+        """Refuse a request for more rollouts than are ever run at a time."""
+        if rows > self.limit:
+            raise RequestRefused(413, f"a request may ask for {self.limit} rows, got {rows}; ask in several")
 
     def leave(self, _task: asyncio.Future[bytes] | None = None) -> None:
         """One rollout has ended, in whatever way."""

@@ -24,8 +24,12 @@ class ServerOptions(ConfigSection):
     """Rollouts that are run or wait for it, over all requests; also the most that one request may ask for."""
     remembered_bytes: Count = 64 << 20
     """Results kept for requests that come again with their idempotency key."""
+    max_connections: Count = 2_048
+    """Open connections. Beyond three quarters of it, the oldest one without a request under way is closed."""
     heartbeat_s: Seconds = 5.0
     """Seconds after which a stream without a new line sends a heartbeat."""
+    headers_timeout_s: Seconds = 10.0
+    """How long a client may take to send the headers of a request."""
     body_timeout_s: Seconds = 30.0
     """How long a client may take to send its body, or to read a piece of an answer."""
     shutdown_s: Seconds = 10.0

@@ -16,11 +16,11 @@ import uvicorn
 
 from rollout_assets.errors import ServerError
 from rollout_assets.serving.server.app import rollout_app
+from rollout_assets.serving.server.connections import connections_of
 from rollout_assets.serving.server.limits import Gate
 from rollout_assets.serving.server.options import ServerOptions
 from rollout_assets.serving.service import RolloutService
 
-MAX_CONNECTIONS = 2_048
 KEEP_ALIVE_S = 75
 """Longer than clients keep their idle connections, so that the client closes them."""
 
@@ -72,13 +72,13 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 self._app,
-                http="h11",  # bounds the size of headers
+                http=connections_of(options),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                limit_concurrency=MAX_CONNECTIONS,
+                limit_concurrency=options.max_connections,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=max(1, round(options.shutdown_s)),
             )

@@ -1,13 +1,12 @@
 """Why a rollout ended, derived from its chains: the cases that a real oracle reaches only by luck."""
 
-import pytest
-
 from rollout_assets.config import RolloutRecipeConfig
 from rollout_assets.errors import ConfigError
 from rollout_assets.rollouts.engine import Chain, expand
 from rollout_assets.rollouts.keys import RolloutKey
 from rollout_assets.rollouts.manager.endings import RolloutLimits, end_reason, offered_steps, taken_steps
 from tests.rollouts.shells import DrawnStates
+from tests.support.refusals import refused
 
 KEY = RolloutKey(5, "sample", "target")
 
@@ -66,5 +65,5 @@ def test_limits_are_checked_and_the_smaller_one_counts():
     both = RolloutLimits(3, None).tightened(RolloutLimits(5, 40))
     assert (both.max_rollout_steps, both.max_views_scored) == (3, 40)
     assert RolloutLimits(9).applied(recipe_of()).horizon == 3
-    with pytest.raises(ConfigError, match="max_views_scored must be >= 1, got 0"):
+    with refused(ConfigError, "max_views_scored", 0):
         RolloutLimits(max_views_scored=0)

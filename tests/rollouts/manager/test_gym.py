@@ -39,6 +39,8 @@ from rollout_assets.sources.vin_store import VinOfflineStore
 from tests.defs.campaigns import write_campaign
 from tests.serving.server_process import running_server
 from tests.support.digests import content_digest
+from tests.support.refusals import refused
+from tests.support.waiting import PATIENCE_S
 
 RECIPES = [
     RolloutRecipeConfig(name="random", policy="random_valid", horizon=3),
@@ -153,13 +155,13 @@ def test_a_manager_takes_the_gym_way_when_asked(generator, root, url):
 
 
 def test_arguments_are_checked():
-    with pytest.raises(ConfigError, match="rollout server, and none is configured"):
+    with refused(ConfigError, "use_gym", "gym=GymServerConfig("):
         RolloutManager(1, use_gym=True)
-    with pytest.raises(ConfigError, match="use_gym is False"):
+    with refused(ConfigError, "use_gym", False):
         RolloutManager(1, gym=GymServerConfig(url="http://x:1"))
-    with pytest.raises(ConfigError, match="num_generations_per_root must be >= 1, got 0"):
+    with refused(ConfigError, "num_generations_per_root", 0):
         RolloutManager(0, use_gym=True, gym=GymServerConfig(url="http://x:1"))
-    with pytest.raises(ConfigError, match="max_rollout_steps must be >= 1, got 0"):
+    with refused(ConfigError, "max_rollout_steps", 0):
         AsyncGymRolloutImpl(1, GymServerConfig(url="http://x:1"), 0)
     for wrong in ({"url": "x:1"}, {"url": "http://x:1", "attempts": 0}, {"url": "http://x:1", "deadline_s": 0}):
         with pytest.raises(ValidationError):
@@ -167,9 +169,8 @@ def test_arguments_are_checked():
 
 
 def test_nobody_there_is_unavailable_and_names_the_root(root):
-    with pytest.raises(ServerUnavailable, match=r"no answer for rollout 0, 1, 2 of 3: .*ConnectError") as raised:
+    with refused(ServerUnavailable, root.name, "http://127.0.0.1:9", "0, 1, 2", "ConnectError"):
         run(gym("http://127.0.0.1:9"), RolloutTask(0, root, RECIPES[0], seed=1))
-    assert root.name in str(raised.value)
 
 
 def test_another_oracle_on_the_server_is_noticed(generator, root, url):
@@ -177,7 +178,7 @@ def test_another_oracle_on_the_server_is_noticed(generator, root, url):
     wider = config.oracle.model_copy(update={"crop_margin_m": 0.2})
     other = RolloutGenerator(config.model_copy(update={"oracle": wider}), generator.store)
     foreign = other.prepare(generator.store.rows()[0]).roots[0]
-    with pytest.raises(AnswerRefused, match=r"there, .* here; compare its /health"):
+    with refused(AnswerRefused, foreign.name, url, "rollout 0", "/health"):
         run(gym(url), RolloutTask(0, foreign, RECIPES[0], seed=1))
 
 
@@ -242,7 +243,9 @@ def good_lines(root, url) -> dict[int, bytes]:
     """What the real server says to the rows of seed 1."""
     rows = gym(url)._build_inputs(RolloutTask(0, root, RECIPES[0], seed=1))
     body = {"rows": [row.model_dump(mode="json", by_alias=True) for row in rows]}
-    said = httpx.post(f"{url}/run_rollouts", json=body, timeout=60, trust_env=False).content.splitlines(keepends=True)
+    said = httpx.post(f"{url}/run_rollouts", json=body, timeout=PATIENCE_S, trust_env=False).content.splitlines(
+        keepends=True
+    )
     return {json.loads(line)["_rowidx"]: line for line in said if not line.startswith(b'{"heartbeat"')}
 
 
@@ -269,15 +272,15 @@ def test_a_busy_server_is_asked_again_but_not_for_ever(asked_root, good_lines):
     with scripted(lambda _rows, nth: (503, []) if nth == 1 else (200, list(good_lines.values()))) as (url, asked):
         assert len(run(gym(url), asked_root).completions) == N and len(asked) == 2
     with scripted(lambda _rows, _nth: (429, [])) as (url, asked):
-        with pytest.raises(ServerUnavailable, match=r"no answer for rollout 0, 1, 2 of 3: .*429"):
+        with refused(ServerUnavailable, "0, 1, 2", url, 429):
             run(gym(url, attempts=3), asked_root)
         assert len(asked) == 3
 
 
 def test_one_deadline_holds_for_all_attempts(asked_root):
     release = threading.Event()
-    with scripted(lambda _rows, _nth: (release.wait(10), (200, []))[1]) as (url, _):
-        with pytest.raises(ServerUnavailable, match=r"the deadline of 0\.3 s has passed"):
+    with scripted(lambda _rows, _nth: (release.wait(PATIENCE_S), (200, []))[1]) as (url, _):
+        with refused(ServerUnavailable, "0, 1, 2", "0.3 s"):
             run(gym(url, deadline_s=0.3, attempts=9), asked_root)
         release.set()
 
@@ -294,44 +297,52 @@ def changed(line: bytes, **changes) -> bytes:
 def test_a_failure_is_an_error_and_never_a_reward(asked_root, good_lines):
     lines = [good_lines[0], failure(1, transient=False), good_lines[2]]
     with scripted(lambda _rows, _nth: (200, lines)) as (url, asked):
-        with pytest.raises(RolloutFailed, match=r"rollout 1 \(seed \d+\) failed on .*the device went away"):
+        with refused(RolloutFailed, "rollout 1", url, "the device went away"):
             run(gym(url), asked_root)
         assert len(asked) == 1
     lines[1] = failure(1, transient=True)
     with scripted(lambda _rows, nth: (200, lines if nth == 1 else lines[1:2])) as (url, asked):
-        with pytest.raises(ServerUnavailable, match="no answer for rollout 1 of 3: rollout 1: RolloutFailed"):
+        with refused(ServerUnavailable, "rollout 1", "RolloutFailed"):
             run(gym(url), asked_root)
         assert [len(request["rows"]) for request in asked] == [3, 1]
 
 
 @pytest.mark.parametrize(
-    ("spoil", "error", "message"),
+    ("spoil", "error", "names"),
     [
-        (lambda good: [good[0], good[0]], AnswerRefused, "answered for rollout 0 twice"),
-        (lambda good: [changed(good[0], _rowidx=3)], AnswerRefused, "answered for rollout 3 of 0 to 2"),
-        (lambda good: [changed(good[0], _rowidx=None)], AnswerRefused, "answered for rollout -1"),
-        (lambda _good: [b"nonsense\n"], AnswerRefused, "a line is not a result"),
-        (lambda _good: [b'{"_rowidx": 1}\n'], AnswerRefused, "a line cannot be read"),
-        (lambda good: [changed(good[0], seed=2), good[1], good[2]], AnswerRefused, "2 there, 1 here"),
-        (lambda good: [changed(good[0], reward=0.5), good[1], good[2]], AnswerRefused, r"0\.5 there"),
-        (lambda good: [changed(good[0], reward=None), good[1], good[2]], AnswerRefused, "None there"),
-        (lambda good: [changed(good[0], end_reason="dead_end"), good[1], good[2]], AnswerRefused, "'dead_end' there"),
-        (lambda good: [changed(good[0], final_points=1), good[1], good[2]], AnswerRefused, "1 there"),
-        (lambda good: [changed(good[0], step_timings_s=[0.1]), good[1], good[2]], AnswerRefused, "1 there, 3 here"),
-        (lambda good: [changed(good[0], chains="AAAA"), good[1], good[2]], PayloadDamaged, "does not begin like"),
-        (lambda good: [changed(good[0], chains=None), good[1], good[2]], PayloadDamaged, "does not begin like"),
+        (lambda good: [good[0], good[0]], AnswerRefused, ["rollout 0"]),
+        (lambda good: [changed(good[0], _rowidx=3)], AnswerRefused, ["rollout 3", "0 to 2"]),
+        (lambda good: [changed(good[0], _rowidx=None)], AnswerRefused, ["rollout -1", "0 to 2"]),
+        (lambda _good: [b"nonsense\n"], AnswerRefused, ["JSON"]),
+        (lambda _good: [b'{"_rowidx": 1}\n'], AnswerRefused, ["'error'", '{"_rowidx": 1}']),
+        (lambda good: [changed(good[0], seed=2), good[1], good[2]], AnswerRefused, ["rollout 0", 2, "/health"]),
+        (lambda good: [changed(good[0], reward=0.5), good[1], good[2]], AnswerRefused, ["rollout 0", 0.5, "/health"]),
+        (lambda good: [changed(good[0], reward=None), good[1], good[2]], AnswerRefused, ["rollout 0", None, "/health"]),
+        (
+            lambda good: [changed(good[0], end_reason="dead_end"), good[1], good[2]],
+            AnswerRefused,
+            ["rollout 0", "'dead_end'", "'horizon'"],
+        ),
+        (lambda good: [changed(good[0], final_points=1), good[1], good[2]], AnswerRefused, ["rollout 0", 1, "/health"]),
+        (
+            lambda good: [changed(good[0], step_timings_s=[0.1]), good[1], good[2]],
+            AnswerRefused,
+            ["rollout 0", 1, 3, "/health"],
+        ),
+        (lambda good: [changed(good[0], chains="AAAA"), good[1], good[2]], PayloadDamaged, ["3 bytes"]),
+        (lambda good: [changed(good[0], chains=None), good[1], good[2]], PayloadDamaged, ["0 bytes"]),
     ],
 )
-def test_answers_that_cannot_be_used_are_refused(asked_root, good_lines, spoil, error, message):
-    with scripted(lambda _rows, _nth: (200, spoil(good_lines))) as (url, _), pytest.raises(error, match=message):
+def test_answers_that_cannot_be_used_are_refused(asked_root, good_lines, spoil, error, names):
+    with scripted(lambda _rows, _nth: (200, spoil(good_lines))) as (url, _), refused(error, *names):
         run(gym(url), asked_root)
 
 
 def test_a_target_that_the_server_refuses_is_a_failure(asked_root, good_lines):
-    refused = changed(good_lines[0], status="refused", refused_reason="TARGET_GT_UNMATCHED", reward=None)
+    unmatched = changed(good_lines[0], status="refused", refused_reason="TARGET_GT_UNMATCHED", reward=None)
     with (
-        scripted(lambda _rows, _nth: (200, [refused, good_lines[1], good_lines[2]])) as (url, _),
-        pytest.raises(RolloutFailed, match="gets no rollout there: TARGET_GT_UNMATCHED"),
+        scripted(lambda _rows, _nth: (200, [unmatched, good_lines[1], good_lines[2]])) as (url, _),
+        refused(RolloutFailed, "rollout 0", url, "TARGET_GT_UNMATCHED"),
     ):
         run(gym(url), asked_root)
 

@@ -17,6 +17,9 @@ from rollout_assets.rollouts.engine import Chain
 from rollout_assets.rollouts.remote.codec import content_sha256, from_text, pack, to_text, unpack
 from rollout_assets.rollouts.trace import RolloutZarrRecord
 from tests.support.digests import content_digest
+from tests.support.refusals import refused
+
+pytestmark = pytest.mark.quick
 
 CHAINS = tuple[Chain, ...]
 
@@ -128,41 +131,41 @@ TAG = Tag("a", 1.5, (1, 2), np.arange(3, dtype=np.float32))
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "names"),
     [
-        ({"kind": "c"}, r"Tag.kind: must be one of a, b, got 'c'"),
-        ({"value": "x"}, r"Tag.value: must be of type float, got 'x'"),
-        ({"value": 1}, r"Tag.value: must be of type float, got 1"),
-        ({"pair": [1]}, r"Tag.pair: must be a list of 2, got \[1\]"),
-        ({"pair": [1, True]}, r"Tag.pair\[1\]: must be of type int, got True"),
-        ({"column": ["<f8", [3], bytes(24)]}, r"Tag.column: must be an array of float32"),
-        ({"column": ["<f4", [4], bytes(12)]}, r"Tag.column: must be an array of float32"),
-        ({"column": ["<f4", [-3], bytes(12)]}, r"Tag.column: must be an array of float32"),
-        ({"column": ["|O", [1], bytes(8)]}, r"Tag.column: must be an array of float32"),
-        ({"more": 1}, r"Tag: must be a map with the fields of Tag"),
+        ({"kind": "c"}, ["Tag.kind: ", "a, b", "'c'"]),
+        ({"value": "x"}, ["Tag.value: ", "float", "'x'"]),
+        ({"value": 1}, ["Tag.value: ", "float", 1]),
+        ({"pair": [1]}, ["Tag.pair: ", 2, "[1]"]),
+        ({"pair": [1, True]}, ["Tag.pair[1]: ", "int", True]),
+        ({"column": ["<f8", [3], bytes(24)]}, ["Tag.column: ", "float32"]),
+        ({"column": ["<f4", [4], bytes(12)]}, ["Tag.column: ", "float32"]),
+        ({"column": ["<f4", [-3], bytes(12)]}, ["Tag.column: ", "float32"]),
+        ({"column": ["|O", [1], bytes(8)]}, ["Tag.column: ", "float32"]),
+        ({"more": 1}, ["Tag: ", "'more'"]),
     ],
 )
-def test_values_of_another_type_are_refused_with_their_place(change, message):
+def test_values_of_another_type_are_refused_with_their_place(change, names):
     plain = msgpack.unpackb(pack(Tag, TAG)) | change
-    with pytest.raises(PayloadDamaged, match=message):
+    with refused(PayloadDamaged, *names):
         unpack(Tag, msgpack.packb(plain))
 
 
 def test_what_is_packed_must_be_of_the_declared_type():
-    with pytest.raises(TypeError, match="expected an array of float32, got float64"):
+    with refused(TypeError, "float32", "float64"):
         pack(Tag, dataclasses.replace(TAG, column=np.zeros(3)))
-    with pytest.raises(TypeError, match="expected Tag, got str"):
+    with refused(TypeError, "Tag", "str"):
         pack(Tag, "TAG")
 
 
 def test_a_small_text_cannot_become_a_large_memory():
     bomb = to_text(bytes(50_000_000))
     assert len(bomb) < 20_000
-    with pytest.raises(PayloadDamaged, match="says it holds 50,000,000 bytes; at most 1,000,000"):
+    with refused(PayloadDamaged, "50,000,000", "1,000,000"):
         from_text(bomb, max_bytes=1_000_000)
     sealed = bytearray(base64.b64decode(bomb))
     sealed[4:12] = (1_000).to_bytes(8, "little")
-    with pytest.raises(PayloadDamaged, match="cannot be decompressed"):
+    with refused(PayloadDamaged, "decompress"):
         from_text(base64.b64encode(sealed).decode(), max_bytes=1_000_000)
 
 

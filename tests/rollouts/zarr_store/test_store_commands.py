@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +16,7 @@ from rollout_assets.errors import StoreError
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from tests.full_disk import full_after
 from tests.rollouts.zarr_store.store_under_test import Mutable
+from tests.support.refusals import refused
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -48,7 +51,7 @@ def test_schema() -> None:
         [row["array"] for row in rows].index("candidates/pose_world_cam")
     ].items()
     assert "steps/step_index" in run("schema", "steps")
-    with pytest.raises(StoreError, match="no table 'nonsense'"):
+    with refused(StoreError, "'nonsense'", "candidates"):
         run("schema", "nonsense")
 
 
@@ -69,15 +72,14 @@ def test_export(good_store: Path, tmp_path: Path, table: str, suffix: str) -> No
     assert found.height == reader.num_rows(table)
     if suffix == "parquet":
         assert found.equals(reader.table(table, decode=True), null_equal=True)
-    with pytest.raises(StoreError, match="already there"):
+    with refused(StoreError, file):
         run("export", str(good_store), table, str(file))
-    with pytest.raises(StoreError, match=r"must end in \.parquet or \.csv"):
+    with refused(StoreError, tmp_path / "x.txt", ".parquet", ".csv"):
         run("export", str(good_store), table, str(tmp_path / "x.txt"))
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_an_export_that_a_full_disk_does_not_take(good_store: Path, tmp_path: Path, suffix: str) -> None:
-    told = rf"table.{suffix}: cannot be written: .*; is there room on its disk"
-    with pytest.raises(StoreError, match=told), full_after(100):
+    with refused(StoreError, tmp_path / f"table.{suffix}", os.strerror(errno.EFBIG)), full_after(100):
         run("export", str(good_store), "candidates", str(tmp_path / f"table.{suffix}"))
     assert list(tmp_path.iterdir()) == []

@@ -21,6 +21,9 @@ from rollout_assets.rollouts.trace import RolloutChain, RolloutLineage, RolloutS
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_rollout_zarr_store
 from rollout_assets.rollouts.zarr_store.schema import Q_H, TABLES, array_paths
 from tests.rollouts.zarr_store.store_under_test import RECORDS
+from tests.support.refusals import refused
+
+pytestmark = pytest.mark.quick
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +106,7 @@ def test_single_steps_come_back(reader: RolloutZarrStoreReader) -> None:
         assert_same_step(stored.step, step)
         assert (stored.step_index, stored.rollout_row_id) == (index, 0)
         assert stored.q_train_mask.sum() <= step.oracle_label_mask.sum()
-    with pytest.raises(StoreError, match="steps has rows 0 to"):
+    with refused(StoreError, "steps", 10**6):
         reader.step(10**6)
 
 
@@ -122,9 +125,9 @@ def test_tables_decode_strings_on_request(reader: RolloutZarrStoreReader) -> Non
     assert reader.table("lineage", decode=True)["model_checkpoint_id"].null_count() == len(decoded)
     some = reader.table("candidates", columns=["target_rri"], start=10, stop=14)
     np.testing.assert_array_equal(some["target_rri"].to_numpy(), reader.array("candidates/target_rri", 10, 14))
-    with pytest.raises(StoreError, match="has no column nonsense"):
+    with refused(StoreError, "steps", "nonsense", "step_row_id"):
         reader.table("steps", columns=["nonsense"])
-    with pytest.raises(StoreError, match="no table 'nonsense'"):
+    with refused(StoreError, "'nonsense'", "q_h"):
         reader.table("nonsense")
 
 
@@ -184,16 +187,16 @@ def test_remote_stores_open_through_the_same_class(good_store: Path, tmp_path: P
     assert_same_chain(far.rollout(3).chain, local.rollout(3).chain)
     assert far.manifest() == local.manifest()
     assert validate_rollout_zarr_store(url, deep=True).errors == []
-    with pytest.raises(Exception, match="read"):
+    with refused(Exception, "read-only"):
         zarr.open_group(far.root.store, mode="r+").attrs["x"] = 1
 
 
 def test_what_is_not_there_is_said(tmp_path: Path, reader: RolloutZarrStoreReader) -> None:
-    with pytest.raises(StoreError, match="no rollout store there"):
+    with refused(StoreError, tmp_path / "nowhere"):
         RolloutZarrStoreReader(tmp_path / "nowhere")
-    with pytest.raises(StoreError, match="is not a rollout store"):
+    with refused(StoreError, f"{tmp_path}: ", "zarr.json"):
         RolloutZarrStoreReader(tmp_path)
-    with pytest.raises(StoreDamaged, match="candidates/nonsense"):
+    with refused(StoreDamaged, where="candidates/nonsense"):
         reader.array("candidates/nonsense")
 
 
@@ -221,5 +224,5 @@ def test_stores_without_the_added_columns_are_read(good_store: Path, tmp_path: P
     assert np.flatnonzero(selection.drawn_mask).tolist() == [selection.selected_shell_index]
     assert np.isnan(selection.inclusion_probabilities).all() and selection.draw_log_probability is None
     assert foreign.table("candidates")["drawn_mask"].is_null().all()
-    with pytest.raises(StoreDamaged, match="candidates/drawn_mask"):
+    with refused(StoreDamaged, where="candidates/drawn_mask"):
         foreign.array("candidates/drawn_mask")

@@ -9,6 +9,8 @@ import pytest
 
 from rollout_assets.rollouts.zarr_store.schema import DICTIONARIES, GROUPS, TABLES, TEXT_PATHS, array_paths
 
+pytestmark = pytest.mark.quick
+
 EXPECTED = {
     "sources": """source_row_id i64, sample_index i64, sample_key_id i32, scene_id i32, snippet_id i32, split_id i32,
         source_cache_version_id i32, source_offline_store_manifest_hash_id i32, split_manifest_hash_id i32,

@@ -20,6 +20,8 @@ from rollout_assets.rollouts.zarr_store.schema import CANDIDATES, Q_H, ROLLOUTS,
 from rollout_assets.rollouts.zarr_store.training_view import naive_view
 from tests.rollouts.zarr_store.store_under_test import CONFIG, RECORDS
 
+pytestmark = pytest.mark.quick
+
 WITH_DEAD_ENDS = CONFIG.model_copy(update={"dead_ends_in_training_view": True})
 
 

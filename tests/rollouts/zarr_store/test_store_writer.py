@@ -24,6 +24,7 @@ from rollout_assets.rollouts.zarr_store import (
 from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreInvocation, RolloutStoreManifestContext
 from rollout_assets.testing.fake_records import SyntheticRecords
 from tests.rollouts.zarr_store.store_under_test import CONFIG, CREATED, HEIGHT, RECORDS, WIDTH
+from tests.support.refusals import refused
 
 FEW = replace(RECORDS, sources=1, targets=1, recipes=("random_valid",), dead_ends=False)
 
@@ -70,29 +71,41 @@ def short_labels(step: RolloutStep) -> RolloutStep:
 
 
 BAD = {
-    "no records": (list, "no records"),
-    "mixed splits": (lambda: other_lineage(split="val", source_sample_index=7, source_sample_key="x"), "one split"),
-    "source conflict": (lambda: other_lineage(scene_id="elsewhere"), "conflicting source identity: scene_id 0 and 1"),
-    "target conflict": (lambda: other_lineage(target_sem_id=9), "conflicting target identity: target_sem_id 3 and 9"),
-    "other protocol": (lambda: other_lineage(target_protocol_version="v0_gt_input"), "target protocol must be"),
-    "foreign target source": (lambda: other_lineage(target_source="gt_obbs_oracle"), "target source must be"),
-    "no hash": (lambda: other_lineage(oracle_config_hash=None), "lineage is missing oracle_config_hash"),
+    "no records": (list, ["records", "source row"]),
+    "mixed splits": (
+        lambda: other_lineage(split="val", source_sample_index=7, source_sample_key="x"),
+        ["'other'", "'train'", "'val'"],
+    ),
+    "source conflict": (lambda: other_lineage(scene_id="elsewhere"), ["'other'", "scene_id 0 and 1"]),
+    "target conflict": (lambda: other_lineage(target_sem_id=9), ["'other'", "target_sem_id 3 and 9"]),
+    "other protocol": (
+        lambda: other_lineage(target_protocol_version="v0_gt_input"),
+        ["'other'", "'v1_observed'", "'v0_gt_input'"],
+    ),
+    "foreign target source": (
+        lambda: other_lineage(target_source="gt_obbs_oracle"),
+        ["'other'", "'detected_obbs'", "'gt_obbs_oracle'"],
+    ),
+    "no hash": (lambda: other_lineage(oracle_config_hash=None), ["'other'", "oracle_config_hash"]),
     "NaN root": (
         lambda: [replace(first(), root=replace(first().root, pose_world_camera=np.full(12, np.nan, np.float32)))],
-        "root pose must be finite and rigid, got \\[nan",
+        ["root pose", "[nan, "],
     ),
     "wrong depth size": (
         lambda: [with_step(first(), small_depth)],
-        "selected depth must be 10 x 12 px, got \\(9, 12\\)",
+        ["chain 0 step 0", "selected depth", "10 x 12 px", "(9, 12)"],
     ),
-    "no depth": (lambda: [with_step(first(), lambda s: replace(s, selected_depth=None))], "the step brings none"),
-    "label on invalid row": (lambda: [with_step(first(), labelled_invalid)], "an invalid candidate carries a label"),
-    "bits against mask": (lambda: [with_step(first(), wrong_bits)], "invalid_reason_bitset disagrees"),
-    "invalid choice": (lambda: [with_step(first(), invalid_choice)], "is not takeable"),
-    "short labels": (lambda: [with_step(first(), short_labels)], "target_rri has"),
+    "no depth": (
+        lambda: [with_step(first(), lambda s: replace(s, selected_depth=None))],
+        ["chain 0 step 0", "selected depth"],
+    ),
+    "label on invalid row": (lambda: [with_step(first(), labelled_invalid)], ["step 0 candidate 0", "label"]),
+    "bits against mask": (lambda: [with_step(first(), wrong_bits)], ["invalid_reason_bitset"]),
+    "invalid choice": (lambda: [with_step(first(), invalid_choice)], ["chain 0 step 0", "candidate 0"]),
+    "short labels": (lambda: [with_step(first(), short_labels)], ["target_rri", 69, 70]),
     "choice outside": (
         lambda: [with_step(first(), lambda s: replace(s, selection=replace(s.selection, selected_shell_index=99)))],
-        "selected_shell_index must lie in the shell",
+        ["chain 0 step 0", "selected_shell_index", 99],
     ),
     "goes on after nothing": (
         lambda: [
@@ -101,20 +114,20 @@ BAD = {
                 lambda s: replace(s, selection=replace(s.selection, selected_shell_index=-1), selected_depth=None),
             )
         ],
-        "yet the chain goes on",
+        ["chain 0 step 0", "selected"],
     ),
     "chain without steps": (
         lambda: [replace(first(), chains=(replace(first().chains[0], steps=()),))],
-        "chain 0 has no steps",
+        ["chain 0 ", "steps"],
     ),
-    "horizon": (lambda: [replace(first(), horizon=0)], "horizon must be between 1 and 32767, got 0"),
+    "horizon": (lambda: [replace(first(), horizon=0)], ["horizon", 32767, 0]),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_refused_and_leaves_nothing(case: str, tmp_path: Path) -> None:
-    records, message = BAD[case]
-    with pytest.raises(RecordRefused, match=message):
+    records, names = BAD[case]
+    with refused(RecordRefused, *names):
         write_rollout_zarr_store(tmp_path / "store.zarr", records(), CONFIG)
     assert list(tmp_path.iterdir()) == []
 
@@ -122,9 +135,9 @@ def test_bad_input_is_refused_and_leaves_nothing(case: str, tmp_path: Path) -> N
 def test_an_existing_destination_is_refused_untouched(tmp_path: Path) -> None:
     (tmp_path / "store.zarr").mkdir()
     (tmp_path / "store.zarr" / "mine").write_text("x")
-    with pytest.raises(StoreExists, match="already there"):
+    with refused(StoreExists, tmp_path / "store.zarr"):
         write_rollout_zarr_store(tmp_path / "store.zarr", FEW, CONFIG)
-    with pytest.raises(StoreExists, match="already there"):
+    with refused(StoreExists, tmp_path / "store.zarr"):
         RolloutZarrStoreWriter(tmp_path / "store.zarr", CONFIG)
     assert [path.name for path in tmp_path.rglob("*")] == ["store.zarr", "mine"]
 
@@ -134,7 +147,7 @@ def test_a_failing_source_of_records_leaves_nothing(tmp_path: Path) -> None:
         yield from RECORDS
         raise RuntimeError("the oracle is gone")
 
-    with pytest.raises(RuntimeError, match="the oracle is gone"):
+    with refused(RuntimeError, "the oracle is gone"):
         write_rollout_zarr_store(tmp_path / "store.zarr", records(), CONFIG)
     assert list(tmp_path.iterdir()) == []
 
@@ -150,7 +163,7 @@ def test_failure_at_any_announced_step_leaves_nothing(step: str, tmp_path: Path)
         if name == step:
             raise RuntimeError(f"killed at {name}")
 
-    with pytest.raises(RuntimeError, match="killed at"):
+    with refused(RuntimeError, step):
         write_rollout_zarr_store(tmp_path / "store.zarr", RECORDS, CONFIG, on_step=stop)
     assert seen[-1] == step
     assert list(tmp_path.iterdir()) == []
@@ -205,10 +218,10 @@ def test_merging_refuses_another_split_and_other_settings(tmp_path: Path) -> Non
     with RolloutZarrStoreWriter(tmp_path / "merged", CONFIG) as writer:
         for record in FEW:
             writer.append(record)
-        with pytest.raises(RecordRefused, match="one split: 'train' so far, got 'val'"):
+        with refused(RecordRefused, tmp_path / "val", "'train'", "'val'"):
             writer.append_store(RolloutZarrStoreReader(tmp_path / "val"))
     other = CONFIG.model_copy(update={"selected_depth": SelectedDepthRetentionConfig(enabled=False)})
-    expected = pytest.raises(RecordRefused, match="selected_depth_enabled must be False, got True")
+    expected = refused(RecordRefused, tmp_path / "val", "selected_depth_enabled", False, True)
     with expected, RolloutZarrStoreWriter(tmp_path / "merged", other) as writer:
         writer.append_store(RolloutZarrStoreReader(tmp_path / "val"))
     assert not (tmp_path / "merged").exists()
@@ -220,7 +233,7 @@ def test_merging_refuses_a_store_whose_crops_would_be_lost(tmp_path: Path) -> No
     document = json.loads((path / "zarr.json").read_bytes())
     document["attributes"]["target_eval_crops_num_rows"] = 3
     (path / "zarr.json").write_text(json.dumps(document))
-    expected = pytest.raises(RecordRefused, match="target_eval_crops_num_rows must be 0, got 3")
+    expected = refused(RecordRefused, path, "target_eval_crops_num_rows", 3)
     with expected, RolloutZarrStoreWriter(tmp_path / "merged", CONFIG) as writer:
         writer.append_store(RolloutZarrStoreReader(path))
 

@@ -28,6 +28,7 @@ from rollout_assets.rollouts.zarr_store.chunks.tables import Table
 from rollout_assets.rollouts.zarr_store.dictionaries import decode_strings
 from rollout_assets.rollouts.zarr_store.documents import (
     ZARR_JSON,
+    absence,
     consolidated_documents,
     read_document,
     root_attributes_of,
@@ -153,8 +154,8 @@ class StoreUnderCheck:
         """The bytes of the sidecar manifest."""
         try:
             return self.files.read(ROLLOUT_MANIFEST_FILENAME)
-        except OSError:
-            raise StoreDamaged(ROLLOUT_MANIFEST_FILENAME, "is missing") from None
+        except OSError as error:
+            raise StoreDamaged(ROLLOUT_MANIFEST_FILENAME, absence(error)) from None
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.errors import StoreDamaged, is_fault
+from rollout_assets.locations.local_store import chunk_shape
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
     CRC_BYTES,
@@ -25,6 +27,13 @@ from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
 )
 
 _WORTH_A_THREAD = 1 << 20
+_LARGE_BYTES, _MANY_FILES = 1 << 26, 1 << 10
+_LARGEST_SIZE = 1 << 48
+_LARGEST_EMPTY_BYTES = 1 << 30
+"""Decoded bytes that need no file in a store of another writer, whose empty chunks may be absent."""
+
+_LARGEST_RATIO = 1 << 16
+"""Decoded bytes for each stored one that no compressor exceeds: Zstd makes four bytes of 128 KiB of zeros."""
 
 
 def decoding_threads() -> Executor:
@@ -54,6 +63,7 @@ class RowArray:
         self.path = path
         self.shape, self.dtype = _shape(document), _dtype(document)
         self.layout = layout_of(document)
+        self._chunk_bytes = math.prod(chunk_shape(document)) * self.dtype.itemsize
         self.checksums: bytes | None = None
         self._files = files
         self._through_zarr = through_zarr
@@ -64,13 +74,14 @@ class RowArray:
     @property
     def row_bytes(self) -> int:
         """Decoded bytes of one row."""
-        return int(np.prod(self.shape[1:])) * self.dtype.itemsize
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def read(self, start: int = 0, stop: int | None = None, threads: bool = True) -> NDArray[Any]:
         """Rows ``start`` to ``stop``; with ``threads`` several files are decoded at a time."""
         stop = len(self) if stop is None else min(stop, len(self))
         if self.layout is None:
             return self._read_through_zarr(start, stop)
+        self.refuse_missing_files(start, stop)
         out = np.empty((max(stop - start, 0), *self.shape[1:]), self.dtype)
         if not out.size:
             return out
@@ -90,6 +101,28 @@ class RowArray:
             return []
         rows = self.layout.file_rows
         return [f"{self.path}/{self.layout.file_key(index)}" for index in range(start // rows, -(-stop // rows))]
+
+    def refuse_missing_files(self, start: int, stop: int) -> None:
+        """Raise ``StoreDamaged`` unless very many rows have their files: a document can promise any number.
+
+        To be called before anything is done or memory is taken for each row.
+        """
+        if self.layout is None:
+            self._refuse_unfounded_rows(start, stop)
+            return
+        files = range(start // self.layout.file_rows, -(-stop // self.layout.file_rows))
+        decoded = (stop - start) * self.row_bytes
+        if not decoded or (decoded < _LARGE_BYTES and len(files) < _MANY_FILES):
+            return
+        stored = 0
+        for index in files:
+            key = self.layout.file_key(index)
+            try:
+                stored += self._files.size(f"{self.path}/{key}")
+            except FileNotFoundError:
+                raise StoreDamaged(self.path, f"file {key} is missing") from None
+        if decoded > stored * _LARGEST_RATIO:
+            raise self._unfounded(decoded, stored)
 
     def _jobs(
         self, layout: RowLayout, start: int, stop: int, out: NDArray[Any]
@@ -146,6 +179,7 @@ class RowArray:
     def _read_through_zarr(self, start: int, stop: int) -> NDArray[Any]:
         if self._through_zarr is None:
             raise StoreDamaged(self.path, "is not laid out in whole rows with one compressor and crc32c")
+        self.refuse_missing_files(start, stop)
         try:
             return np.asarray(self._through_zarr()[start:stop])
         except Exception as error:  # zarr and its codecs raise many kinds of errors on broken input
@@ -153,12 +187,27 @@ class RowArray:
                 raise
             raise StoreDamaged(self.path, f"cannot be decoded: {error}") from None
 
+    def _refuse_unfounded_rows(self, start: int, stop: int) -> None:
+        largest = max((stop - start) * self.row_bytes, self._chunk_bytes)
+        if largest <= _LARGEST_EMPTY_BYTES:
+            return
+        stored = sum(size for key, size in self._files.sizes().items() if key.startswith(f"{self.path}/"))
+        if largest > stored * _LARGEST_RATIO:
+            raise self._unfounded(largest, stored)
+
+    def _unfounded(self, decoded: int, stored: int) -> StoreDamaged:
+        return StoreDamaged(self.path, f"its shape promises {decoded:,} bytes, its files have {stored:,}")
+
 
 def _shape(document: ArrayDocument) -> tuple[int, ...]:
     shape = document.get("shape")
-    if not isinstance(shape, list) or not shape or any(type(size) is not int or size < 0 for size in shape):
+    if not isinstance(shape, list) or not shape or not all(map(_is_size, shape)):
         raise ValueError(f"shape must be a list of sizes, got {shape!r}")
     return tuple(shape)
+
+
+def _is_size(size: object) -> bool:
+    return type(size) is int and 0 <= size <= _LARGEST_SIZE
 
 
 def _dtype(document: ArrayDocument) -> np.dtype[Any]:

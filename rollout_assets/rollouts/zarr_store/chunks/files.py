@@ -17,9 +17,10 @@ from zarr.buffer import default_buffer_prototype
 # Private to zarr, and needed: connections of a remote file system belong to the event loop that opened them, and only
 # this function runs a store's coroutines on zarr's own loop, where the store's other users run them too.
 from zarr.core.sync import sync
-from zarr.storage import LocalStore
 
 from rollout_assets.files import SizeAndDigest, tree_folders, tree_sizes
+from rollout_assets.locations.local_store import RegularFileStore
+from rollout_assets.parsing import open_regular, read_regular
 
 _KEPT_BYTES = 128 << 20
 
@@ -59,7 +60,7 @@ class LocalFiles:
     @property
     def backend(self) -> Store:
         """The directory as a Zarr storage backend."""
-        return LocalStore(self.root, read_only=True)
+        return RegularFileStore(self.root, read_only=True)
 
     def sizes(self) -> dict[str, int]:
         """Every file below the root, links not followed."""
@@ -75,14 +76,14 @@ class LocalFiles:
 
     def read(self, key: str) -> bytes:
         """A whole file."""
-        with open(f"{self.root}/{key}", "rb", buffering=0) as file:  # noqa: PTH123 - paths cost as much as the call
-            return file.readall()
+        return read_regular(f"{self.root}/{key}")
 
     def read_part(self, key: str, start: int, length: int) -> bytes:
         """A part of a file."""
-        with open(f"{self.root}/{key}", "rb") as file:  # noqa: PTH123 - paths cost as much as the call
+        with open_regular(f"{self.root}/{key}") as file:
+            size = file.seek(0, os.SEEK_END)  # a longer part would be given memory before it is read
             file.seek(start)
-            return file.read(length)
+            return file.read(max(min(length, size - start), 0))
 
 
 class HashingFiles(LocalFiles):

@@ -22,6 +22,9 @@ from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
     shard_index,
 )
 
+_MOST_PROBLEMS = 100
+"""After so many an array is known to be damaged; its document can promise files without end."""
+
 
 @dataclass(frozen=True)
 class ArrayInventory:
@@ -49,6 +52,9 @@ def take_inventory(
         keys.append(key)
         if key not in sizes:
             problems.append(f"file {layout.file_key(index)} is missing")
+            if len(problems) >= _MOST_PROBLEMS:
+                problems.append(f"{layout.files(rows) - index - 1:,} more files are not looked at")
+                break
             continue
         try:
             for chunk, tail in _checksums(files, key, sizes[key], layout, layout.chunks_in_file(index, rows), verify):

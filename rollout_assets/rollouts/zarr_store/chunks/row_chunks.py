@@ -14,6 +14,7 @@ default pipeline and 5 times with its ``FusedCodecPipeline`` or with ``zarrs``; 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -31,6 +32,9 @@ CodecName = Literal["rows", "view", "raster"]
 
 CRC_BYTES = 4
 """Every chunk, and every shard index, ends with its CRC-32C."""
+
+LARGEST_CHUNK_BYTES = 2**31
+"""Decoded bytes of the largest chunk that is read; Blosc has none that is larger."""
 
 MISSING = np.uint64(2**64 - 1)
 """Offset and length of a chunk that a shard index does not hold."""
@@ -67,11 +71,11 @@ class RowLayout:
     @cached_property
     def chunk_bytes(self) -> int:
         """Decoded bytes of one chunk."""
-        return self.chunk_rows * int(np.prod(self.row_shape)) * self.dtype.itemsize
+        return self.chunk_rows * math.prod(self.row_shape) * self.dtype.itemsize
 
     def files(self, rows: int) -> int:
         """Number of files of an array with this many rows."""
-        return -(-rows // self.file_rows) if int(np.prod(self.row_shape)) else 0
+        return -(-rows // self.file_rows) if math.prod(self.row_shape) else 0
 
     def chunks_in_file(self, index: int, rows: int) -> int:
         """Number of chunks that file ``index`` must hold."""
@@ -128,7 +132,8 @@ def layout_of(document: ArrayDocument) -> RowLayout | None:
         for codec in _COMPRESSORS:
             if codecs[1] == _compressor_document(codec, dtype):
                 layout = RowLayout(dtype, tuple(shape[1:]), chunk_rows, file_rows // chunk_rows, codec)
-                return layout if layout.document(shape[0]) == document else None
+                own = layout.chunk_bytes <= LARGEST_CHUNK_BYTES and layout.document(shape[0]) == document
+                return layout if own else None
     except (LookupError, TypeError, ValueError, ArithmeticError):
         pass  # a document of another kind
     return None
