@@ -11,6 +11,8 @@ from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.pin import read_pin
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.versions import current_name
+from rollout_assets.config import load_campaign
+from rollout_assets.testing.fake_shards import FakeCampaign
 from tests.campaigns.kill_campaigns import fake_campaign
 from tests.support.commands import call
 from tests.support.refusals import assert_names
@@ -196,3 +198,31 @@ def test_rollback_and_unpin_only_say_what_they_would_do_without_yes(tmp_path):
     assert read_pin(layout).version == "v000001"
     assert facts("campaign", "unpin", "-c", str(path), "--yes") == (0, {"pinned": "v000001", "applied": True})
     assert read_pin(layout) is None and call("campaign", "unpin", "-c", str(path)).code == 0
+
+
+def test_missing_meshes_are_named_by_plan_and_refused_by_run(store_copy, tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY.format(source=store_copy))
+    assert "without a mesh" not in call("campaign", "plan", "-c", str(path)).out
+    mesh = min((store_copy / "meshes").glob("*.ply"))
+    scene = mesh.stem.removeprefix("scene_ply_")
+    mesh.unlink()
+    assert_names(call("campaign", "plan", "-c", str(path)).out, "2 source rows without a mesh", scene, "--allow-fewer")
+    assert facts("campaign", "plan", "-c", str(path))[1]["scenes_that_had_mesh"] == [scene]
+    refused = call("campaign", "run", "-c", str(path), "--shard", "shard-000000")
+    assert refused.code == 2
+    assert_names(refused.out, "shard-000000", scene, "--allow-fewer")
+
+
+def test_promote_publishes_fewer_rows_when_told_to_and_says_which(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY.format(source=tmp_path / "source"))
+    made = FakeCampaign.of(load_campaign(path), (("train", 2),), targets=1, chains=1, shell=(3, 5))
+    made.run_all()
+    promote_rollout_campaign(made.config)
+    (tmp_path / "out/shards/shard-000001/_SUCCESS.json").unlink()
+    promote = ("campaign", "promote", "-c", str(path), "--partial")
+    refused = call(*promote)
+    assert refused.code == 2
+    assert_names(refused.err, "train rollouts", "v000001", "shard-000001", "--allow-fewer")
+    assert_names(call(*promote, "--allow-fewer").out, "v000002", "train rollouts", "v000001", "shard-000001")
