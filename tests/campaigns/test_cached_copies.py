@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from itertools import cycle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,13 @@ def zeroed(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
+def damage_all(copies: Path, damage: Callable[[Path], None]) -> None:
+    """Damage every copy, but not the notes that say what was copied."""
+    for path in copies.rglob("*"):
+        if path.is_file() and not {".tags", "copied", "locks"} & set(path.parts):
+            damage(path)
+
+
 @pytest.fixture(scope="module")
 def source(object_storage: LocalObjectStorage, small_store: Path) -> ObjectUrl:
     """The shared source in object storage. Shared: put back what you change."""
@@ -63,11 +70,8 @@ def built(folder: Path, source: ObjectUrl) -> dict[str, dict[str, str]]:
 
 def test_damaged_copies_of_a_source_change_no_label(source: ObjectUrl, tmp_path: Path) -> None:
     expected = built(tmp_path / "whole", source)
-    copies = source.cache_dir
     for number, damage in enumerate((emptied, halved, zeroed)):
-        for path in copies.rglob("*"):
-            if path.is_file() and path.suffix != ".lock":
-                damage(path)
+        damage_all(source.cache_dir, damage)
         assert built(tmp_path / str(number), source) == expected
 
 
@@ -111,26 +115,18 @@ def test_damaged_copies_of_a_campaign_heal(
     layout = CampaignLayout.of(campaign.config)
     expected = version_digests(current_version(campaign.config))
 
-    damages = cycle((emptied, zeroed))
-
-    def damage_all() -> None:
-        damage = next(damages)
-        for path in layout.root.rglob("*"):
-            if path.is_file() and path.suffix != ".lock":
-                damage(path)
-
-    damage_all()
+    damage_all(layout.root, emptied)
     status = summarize_rollout_shard_campaign(campaign.config)
     assert status.complete and not status.damaged_versions
-    damage_all()
+    damage_all(layout.root, zeroed)
     (entry,) = campaign.plan().entries
     assert campaign.run(entry).outcome == "already_finished"
-    damage_all()
+    damage_all(layout.root, emptied)
     assert open_shard(campaign.config, entry.shard_id).num_rows("candidates") > 0
     assert shard_damage(layout.shard(entry.shard_id)) == ()
     larger = fake_campaign(layout.url, [("train", 1), ("val", 1)])
     larger.run_all()
-    damage_all()
+    damage_all(layout.root, zeroed)
     result = promote_rollout_campaign(larger.config)
     assert [split.how for split in result.splits] == ["linked", "built"]
     assert version_digests(result.version)["train"] == expected["train"]
