@@ -17,7 +17,7 @@ from rollout_assets.campaigns.objects.working_copy import refresh_plan
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CampaignError
 from rollout_assets.files import make_folder, now_utc, publish_json
-from rollout_assets.parsing import parse_json
+from rollout_assets.parsing import parse_json, read_regular
 from rollout_assets.rollouts.zarr_store.documents import PROMOTION_ATTRIBUTE, ZARR_JSON
 
 
@@ -81,7 +81,7 @@ def _refuse_promoted_by_other(config: CampaignConfig, layout: CampaignLayout) ->
 def _promoted_by(layout: CampaignLayout) -> str | None:
     """The campaign that the promoted store names; None if there is none, or it does not say."""
     try:
-        document: Any = parse_json((layout.promoted / ZARR_JSON).read_bytes())
+        document: Any = parse_json(read_regular(layout.promoted / ZARR_JSON))
         return str(document["attributes"][PROMOTION_ATTRIBUTE]["campaign"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -27,7 +27,7 @@ from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CampaignError, StoreDamaged
 from rollout_assets.files import file_lock, publish_bytes, remove_path, rename_path, switch_link
 from rollout_assets.locations.url import Location, ObjectUrl
-from rollout_assets.parsing import parse_json
+from rollout_assets.parsing import parse_json, read_regular
 from rollout_assets.rollouts.zarr_store.documents import PROMOTION_ATTRIBUTE, ZARR_JSON, group_document
 from rollout_assets.rollouts.zarr_store.writer import OnStep, ignore_step
 
@@ -403,7 +403,7 @@ def _version(layout: CampaignLayout, number: int, path: Path, is_current: bool) 
 
 def _read_record(path: Path) -> PromotionRecord:
     try:
-        document: Any = parse_json((path / ZARR_JSON).read_bytes())
+        document: Any = parse_json(read_regular(path / ZARR_JSON))
         return PromotionRecord.model_validate(document["attributes"][PROMOTION_ATTRIBUTE])
     except (OSError, ValueError, KeyError, TypeError, ValidationError):
         raise StoreDamaged(str(path / ZARR_JSON), "does not say what the version was made from") from None

@@ -19,7 +19,7 @@ from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import CollectionError, ConfigError, PayloadDamaged, StoreExists
 from rollout_assets.files import publish_bytes, remove_path, rename_path, scratch_path, sync_path, sync_tree
 from rollout_assets.metrics.columns import RolloutId
-from rollout_assets.parsing import parse_json
+from rollout_assets.parsing import parse_json, read_regular
 from rollout_assets.progress import ProgressEvent, ProgressSink
 from rollout_assets.rollouts.remote.codec import from_text, unpack
 from rollout_assets.rollouts.trace import RolloutZarrRecord
@@ -113,6 +113,6 @@ class CollectedStore:
 
 def _manifest_of(store: Path) -> str | None:
     try:
-        return parse_json((store / "zarr.json").read_bytes())["attributes"]["manifest_sha256"]
+        return parse_json(read_regular(store / "zarr.json"))["attributes"]["manifest_sha256"]
     except (OSError, ValueError, KeyError):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import polars as pl
 
 from rollout_assets.files import publish_json
 from rollout_assets.inspection.second_opinion import COLUMNS, SecondOpinion
+from rollout_assets.parsing import parse_json, read_regular
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 _STORE = "manifest_sha256"
@@ -27,7 +27,7 @@ def publish_opinion(path: Path, opinion: SecondOpinion, reader: RolloutZarrStore
 def read_opinion(path: Path, reader: RolloutZarrStoreReader) -> SecondOpinion | None:
     """The opinion that was written about this very store; None when there is none, or it is about another."""
     try:
-        stored: dict[str, Any] = json.loads(path.read_bytes())
+        stored: dict[str, Any] = parse_json(read_regular(path))
         about = stored.pop(_STORE)
         opinion = SecondOpinion(**stored | {"labels": pl.DataFrame(stored["labels"], schema=COLUMNS)})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -21,12 +21,12 @@ from pydantic import ValidationError
 
 from rollout_assets.config.problems import validation_problems
 from rollout_assets.errors import NotRegularFile, SourceDamaged, SourceError, SourceVersionUnknown
-from rollout_assets.locations.local_store import chunk_shape
 from rollout_assets.parsing import parse_json, read_regular
 from rollout_assets.sources import layout
 from rollout_assets.sources.array_files import read_array_file
 from rollout_assets.sources.layout import BlockSpec, IndexRow, KnownBlock, Manifest, ShardSpec
 from rollout_assets.sources.versions import name_problems, unsupported_version
+from rollout_assets.sources.zarr_files import chunk_shape
 
 LARGEST_READ_BYTES = 1 << 32
 """Decoded bytes of the largest row and chunk; a document can promise any number."""

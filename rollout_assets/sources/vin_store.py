@@ -18,7 +18,6 @@ from rollout_assets.errors import NotRegularFile, SourceDamaged, SourceError, So
 from rollout_assets.geometry.boxes import SEM_ID, is_padding, unpack_boxes
 from rollout_assets.geometry.cameras import PinholeCamera
 from rollout_assets.geometry.poses import RIG_FROM_LUF, Float32, compose, finite_rigid
-from rollout_assets.locations.local_store import RegularFileStore
 from rollout_assets.locations.url import Location
 from rollout_assets.parsing import open_regular
 from rollout_assets.sources import layout
@@ -31,6 +30,7 @@ from rollout_assets.sources.sample import BoxSet, EvidencePoints, VinActor, VinS
 from rollout_assets.sources.scene_splits import scene_splits
 from rollout_assets.sources.snapshot import StoreSnapshot, refuse_oversize
 from rollout_assets.sources.versions import REFERENCE, SNIPPET, block_of
+from rollout_assets.sources.zarr_files import RegularFileStore
 
 
 class VinOfflineStore:

@@ -21,7 +21,6 @@ from zarr.abc.store import Store
 from zarr.storage import FsspecStore
 
 from rollout_assets.errors import ConfigError, RolloutAssetsError, StoreDamaged, StoreError
-from rollout_assets.locations.local_store import RegularFileStore
 from rollout_assets.locations.url import is_object_url, without_secrets
 from rollout_assets.parsing import expand_path
 from rollout_assets.rollouts.zarr_store.chunks.arrays import RowArray, decoding_threads
@@ -42,6 +41,7 @@ from rollout_assets.rollouts.zarr_store.foreign.schema_versions import schema_pr
 from rollout_assets.rollouts.zarr_store.manifest import ROLLOUT_MANIFEST_FILENAME, SOURCE_SPLITS, parse_manifest
 from rollout_assets.rollouts.zarr_store.pointer import resolve_url
 from rollout_assets.rollouts.zarr_store.schema import DICTIONARIES, TABLES
+from rollout_assets.sources.zarr_files import RegularFileStore
 
 StoreLocation = Path | str | Store | LocalFiles
 

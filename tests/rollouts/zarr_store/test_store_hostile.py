@@ -13,9 +13,9 @@ import pytest
 from rollout_assets.errors import NotRegularFile, StoreDamaged, StoreError
 from rollout_assets.files import file_sha256, seal_tree
 from rollout_assets.inspection.summary import validity_waterfall_rows
-from rollout_assets.locations.local_store import RegularFileStore
 from rollout_assets.parsing import read_regular, read_text_file
 from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader, validate_rollout_zarr_store
+from rollout_assets.sources.zarr_files import RegularFileStore
 from tests.rollouts.zarr_store.store_under_test import Mutable
 
 HUGE = 10**12

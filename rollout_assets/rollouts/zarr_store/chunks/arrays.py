@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_assets.errors import StoreDamaged, is_fault
-from rollout_assets.locations.local_store import chunk_shape
 from rollout_assets.rollouts.zarr_store.chunks.files import StoreFiles
 from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
     CRC_BYTES,
@@ -25,6 +24,7 @@ from rollout_assets.rollouts.zarr_store.chunks.row_chunks import (
     layout_of,
     shard_index,
 )
+from rollout_assets.sources.zarr_files import chunk_shape
 
 _WORTH_A_THREAD = 1 << 20
 _LARGE_BYTES, _MANY_FILES = 1 << 26, 1 << 10

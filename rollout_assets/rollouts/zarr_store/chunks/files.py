@@ -19,8 +19,8 @@ from zarr.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 from rollout_assets.files import SizeAndDigest, tree_folders, tree_sizes
-from rollout_assets.locations.local_store import RegularFileStore
 from rollout_assets.parsing import open_regular, read_regular
+from rollout_assets.sources.zarr_files import RegularFileStore
 
 _KEPT_BYTES = 128 << 20
 
