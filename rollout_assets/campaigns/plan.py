@@ -237,8 +237,6 @@ def read_rollout_shard_manifest(config: CampaignConfig) -> PlannedShards:
     plan = _read_plan(layout)
     if plan is None:
         raise CampaignError(f"{layout.plan}: no plan yet; 'rollout-assets campaign plan' makes one")
-    if not plan[1]:
-        raise CampaignError(f"{layout.plan}: is empty; 'rollout-assets campaign plan' makes a new one")
     return plan[1]
 
 

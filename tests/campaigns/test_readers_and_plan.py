@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.plan import write_rollout_shard_manifest_from_config
 from rollout_assets.errors import CampaignError
 from rollout_assets.rollouts import promote_rollout_campaign, summarize_rollout_shard_campaign, unpin_promotion
 from tests.campaigns.kill_campaigns import TINY, fake_campaign
@@ -37,10 +38,10 @@ def test_an_empty_plan_is_not_a_finished_campaign(campaign):
     planned = plan.read_bytes()
     plan.write_bytes(b"")
     for verb in (summarize_rollout_shard_campaign, promote_rollout_campaign):
-        with refused(CampaignError, plan, "campaign plan"):
+        with refused(CampaignError, plan, "campaign plan --anew"):
             verb(campaign.config)
     assert not summarize_rollout_shard_campaign(campaign.config, []).complete
-    campaign.plan()
+    write_rollout_shard_manifest_from_config(campaign.config, store=campaign.source, anew=True)
     assert plan.read_bytes() == planned and summarize_rollout_shard_campaign(campaign.config).complete
 
 
