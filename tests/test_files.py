@@ -93,7 +93,7 @@ def test_a_published_file_survives_any_power_loss_and_a_renamed_one_does_not(tmp
         with Recording(disk) as recording:
             write(disk / "file", b"old")
             write(disk / "file", b"new")
-        found = [(state.files.get("file", (None, 0))[0], state.returned) for state in recording.states]
+        found = [(state.tree.files.get("file", (None, 0))[0], state.returned) for state in recording.states]
         return {data for data, _ in found}, {data for data, returned in found if returned}
 
     assert left(publish_bytes) == ({None, b"old", b"new"}, {b"new"})
@@ -106,5 +106,5 @@ def test_a_folder_and_an_added_line_last(tmp_path):
         make_folder(tmp_path / "disk" / "a" / "b")
         assert append_bytes(tmp_path / "disk" / "a" / "b" / "lines", b"one\n") == 4
         assert append_bytes(tmp_path / "disk" / "a" / "b" / "lines", b"two\n") == 8
-    finished = [state.files["a/b/lines"][0] for state in recording.states if state.returned]
+    finished = [state.tree.folders["a"].folders["b"].files["lines"][0] for state in recording.states if state.returned]
     assert finished == [b"one\ntwo\n"]

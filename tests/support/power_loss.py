@@ -46,18 +46,36 @@ Content = tuple[bytes, int]
 """Bytes of a file, and the time of its last write."""
 
 
+@dataclass
+class Tree:
+    """A folder's folders, links and files by name."""
+
+    folders: dict[str, Tree] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    files: dict[str, Content] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Make the folder and everything in it."""
+        folder.mkdir(exist_ok=True)
+        for name, tree in self.folders.items():
+            tree.write(folder / name)
+        for name, target in self.links.items():
+            (folder / name).symlink_to(target)
+        for name, (data, written_ns) in self.files.items():
+            (folder / name).write_bytes(data)
+            os.utime(folder / name, ns=(written_ns, written_ns))
+
+
 @dataclass(frozen=True)
 class CrashState:
-    """What the disk may hold after a crash: every folder, link and file by its path, and after which event that is.
+    """What the disk may hold after a crash, and after which event that is.
 
     ``returned`` says that the operation had reported success before.
     """
 
     event: str
     how: str
-    folders: dict[str, None]
-    links: dict[str, str]
-    files: dict[str, Content]
+    tree: Tree
     returned: bool
 
     def __str__(self) -> str:
@@ -66,13 +84,7 @@ class CrashState:
     def restore(self, root: Path) -> None:
         """Let a folder be what the disk holds."""
         shutil.rmtree(root, ignore_errors=True)
-        for folder in ("", *self.folders):
-            (root / folder).mkdir(exist_ok=True)
-        for path, target in self.links.items():
-            (root / path).symlink_to(target)
-        for path, (data, written_ns) in self.files.items():
-            (root / path).write_bytes(data)
-            os.utime(root / path, ns=(written_ns, written_ns))
+        self.tree.write(root)
 
 
 @dataclass
@@ -107,6 +119,7 @@ class Recording:
         self._quiet = quiet
         self._states: dict[tuple[bytes, bool], CrashState] = {}
         self._settled: dict[int, bytes] = {}
+        self._settled_trees: dict[int, Tree] = {}
         self._nodes: dict[int, _Node] = {}
         self._by_inode: dict[int, int] = {}
         self._pending: list[Change] = []
@@ -273,6 +286,7 @@ class Recording:
     def _add(self, event: str) -> None:
         """Add the states in which the power may go now."""
         self._settled.clear()
+        self._settled_trees.clear()
         last = self._pending[-REORDERED:]
         earlier = self._pending[: len(self._pending) - len(last)]
         for before, *chosen in product(*[(False, True)] * (1 + len(last))):
@@ -296,9 +310,8 @@ class Recording:
         root = self._number(self.root)
         key = self._digest(root, (), names, content)[0], self._returned
         if key not in self._states:
-            state = CrashState(f"{self.events}: {event}", how, {}, {}, {}, self._returned)
-            self._fill(state, root, "", names, content)
-            self._states[key] = state
+            tree, _ = self._tree(root, names, content)
+            self._states[key] = CrashState(f"{self.events}: {event}", how, tree, self._returned)
 
     def _digest(
         self, number: int, path: tuple[str, ...], names: Mapping[int, Names], content: ContentOf
@@ -325,16 +338,25 @@ class Recording:
             self._settled[number] = digest.digest()
         return digest.digest(), settled
 
-    def _fill(self, state: CrashState, number: int, place: str, names: Mapping[int, Names], content: ContentOf) -> None:
-        for name, below in names.get(number, self._nodes[number].flushed_names).items():
-            node, path = self._nodes[below], f"{place}{name}"
-            if node.kind == "folder":
-                state.folders[path] = None
-                self._fill(state, below, f"{path}/", names, content)
-            elif node.kind == "link":
-                state.links[path] = node.target
+    def _tree(self, number: int, names: Mapping[int, Names], content: ContentOf) -> tuple[Tree, bool]:
+        """What is below a folder, and whether it is the same in every state; states share such parts."""
+        if number in self._settled_trees:
+            return self._settled_trees[number], True
+        node, tree = self._nodes[number], Tree()
+        settled = node.names == node.flushed_names
+        for name, below in names.get(number, node.flushed_names).items():
+            child = self._nodes[below]
+            if child.kind == "folder":
+                tree.folders[name], same = self._tree(below, names, content)
+                settled &= same
+            elif child.kind == "link":
+                tree.links[name] = child.target
             else:
-                state.files[path] = content(node)
+                tree.files[name] = content(child)
+                settled &= child.flushed == child.content
+        if settled:
+            self._settled_trees[number] = tree
+        return tree, settled
 
 
 def _set(names: Names, name: str, target: int | None) -> None:
