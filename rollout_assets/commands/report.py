@@ -23,7 +23,7 @@ from rollout_assets.files import naming
 from rollout_assets.progress import ProgressSink
 
 if TYPE_CHECKING:
-    from rollout_assets.inspection.second_opinion import SecondOpinion
+    from rollout_assets.inspection.stored_opinion import SecondOpinion
     from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 
 

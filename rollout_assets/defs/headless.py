@@ -128,6 +128,7 @@ def materialize_campaign(
             chosen = shard_ids or planned
             runs += _run_shards(runner, chosen, _useful_workers(runner, chosen, workers), progress)
         if all(run.ok for run in runs):
+            progress(ProgressEvent("promotion", 0, note="merge, checks, second opinion and pages", unit="versions"))
             runs.append(runner.run(PROMOTE))
     config = runner.keys.config
     return HeadlessResult(config.name, tuple(runs), perf_counter() - began, _skipped(config, runs))

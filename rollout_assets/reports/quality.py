@@ -20,7 +20,8 @@ from rollout_assets.geometry.poses import Float32, Float64
 from rollout_assets.inspection.context import candidate_span, rollout_context
 from rollout_assets.inspection.provenance import generation, recorded_campaign
 from rollout_assets.inspection.replay import source_of
-from rollout_assets.inspection.second_opinion import SecondOpinion, second_opinion
+from rollout_assets.inspection.second_opinion import second_opinion
+from rollout_assets.inspection.stored_opinion import SecondOpinion
 from rollout_assets.oracle.scorer import OracleScorer, OracleState, ScoreRequest
 from rollout_assets.progress import SILENT, ProgressSink
 from rollout_assets.reports import page as html

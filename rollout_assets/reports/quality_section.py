@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from rollout_assets.config import CampaignConfig, QualityConfig
-from rollout_assets.inspection.second_opinion import SecondOpinion
+from rollout_assets.inspection.stored_opinion import SecondOpinion
 from rollout_assets.reports import page as html
 from rollout_assets.reports import quality
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader

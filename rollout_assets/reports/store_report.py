@@ -19,7 +19,7 @@ from rollout_assets.inspection.explain import config_rows
 from rollout_assets.inspection.objectives import rollout_step_objective_rows
 from rollout_assets.inspection.provenance import generation, recorded_campaign
 from rollout_assets.inspection.readiness import training_readiness
-from rollout_assets.inspection.second_opinion import SecondOpinion
+from rollout_assets.inspection.stored_opinion import SecondOpinion
 from rollout_assets.inspection.summary import candidate_group_summary_rows, rollout_tree_summary_rows
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.reports import page as html

@@ -143,10 +143,10 @@ from rollout_assets.inspection.replay import (
     replay_sources as replay_sources,
 )
 from rollout_assets.inspection.second_opinion import (
-    SecondOpinion as SecondOpinion,
-)
-from rollout_assets.inspection.second_opinion import (
     second_opinion as second_opinion,
+)
+from rollout_assets.inspection.stored_opinion import (
+    SecondOpinion as SecondOpinion,
 )
 from rollout_assets.inspection.summary import (
     candidate_group_summary_rows as candidate_group_summary_rows,

@@ -11,8 +11,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from rollout_assets.config import QualityConfig, load_campaign
-from rollout_assets.inspection.second_opinion import SecondOpinion, second_opinion
-from rollout_assets.inspection.stored_opinion import publish_opinion, read_opinion
+from rollout_assets.inspection.second_opinion import second_opinion
+from rollout_assets.inspection.stored_opinion import SecondOpinion, publish_opinion, read_opinion
 from rollout_assets.reports import quality, quality_section
 from rollout_assets.reports.store_report import write_store_report
 from rollout_assets.rollouts.generator import RolloutGenerator

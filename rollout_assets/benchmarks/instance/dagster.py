@@ -16,9 +16,9 @@ from rollout_assets.campaigns.plan_entry import shard_id_of
 from rollout_assets.campaigns.promotion import promote_rollout_campaign
 from rollout_assets.campaigns.run import run_campaign
 from rollout_assets.config import DEMO_CAMPAIGN, CampaignConfig, load_campaign
-from rollout_assets.defs.checks.store import SECONDS_PER_SPLIT
 from rollout_assets.defs.headless import HeadlessRunner, materialize_campaign
 from rollout_assets.defs.keys import OBSERVE, PLAN, SHARD
+from rollout_assets.defs.splits import SECONDS_PER_SPLIT
 from rollout_assets.errors import CampaignError
 from rollout_assets.inspection.second_opinion import second_opinion
 from rollout_assets.progress import SILENT, ProgressSink

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from rollout_assets.campaigns.derived import DerivedFiles, derived_record, inputs_digest
 from rollout_assets.campaigns.layout import CampaignLayout
-from rollout_assets.campaigns.objects.publishing import publish_folder
-from rollout_assets.campaigns.objects.working_copy import fetch_folder
 from rollout_assets.campaigns.versions import PromotedVersion, current_version
 from rollout_assets.collection.aggregation import aggregate_file
 from rollout_assets.collection.result_files import collected_files
 from rollout_assets.collection.store_results import stored_results
 from rollout_assets.defs.metadata import Metadata, data_version, page, store_metadata, table
+from rollout_assets.defs.splits import PromotedSplit, side_by_side
 from rollout_assets.defs.step import CampaignStep
-from rollout_assets.files import file_sha256
-from rollout_assets.inspection.stored_opinion import read_opinion
 from rollout_assets.metrics.results import aggregate_results
-from rollout_assets.reports.store_report import pictures_folder, write_store_report
 from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 
 KEY_METRICS = ("reward/mean", "success@1")
@@ -33,40 +27,23 @@ def rollout_report(step: CampaignStep) -> dg.MaterializeResult[None]:
     A page whose store, campaign, source and second opinion are the same stays as it is.
     """
     version = current_version(step.config)
-    readers = {child.name: RolloutZarrStoreReader(child) for child in version.children}
-    written = {split: _page(step, split, reader) for split, reader in readers.items()}
-    pages = {split: path for split, (path, _) in written.items()}
-    kept_since = sorted(made_at for _, made_at in written.values() if made_at)
-    verdict = f"unchanged since {kept_since[0]}" if len(kept_since) == len(written) else "written"
+    splits = PromotedSplit.of_version(step.config, version)
+    kept_since = {split.name: "" if step.measures_anew else split.known_page() for split in splits}
+    missing = {split: split.page_inputs() for split in splits if not kept_since[split.name]}
+    side_by_side(PromotedSplit.write_page, missing)
+    verdict = "written" if missing else f"unchanged since {min(kept_since.values())}"
     return dg.MaterializeResult(
         metadata=page(
             {
                 "verdict": verdict,
-                **{f"report_{split}": dg.MetadataValue.path(str(path)) for split, path in pages.items()},
+                **{f"report_{split.name}": dg.MetadataValue.path(str(split.page)) for split in splits},
                 "version": version.name,
-                **store_metadata(list(readers.values())),
-                "bytes": sum(path.stat().st_size for path in pages.values()),
+                **store_metadata([split.reader for split in splits]),
+                "bytes": sum(split.page.stat().st_size for split in splits),
             }
         ),
         data_version=_data_version(version),
     )
-
-
-def _page(step: CampaignStep, split: str, reader: RolloutZarrStoreReader) -> tuple[Path, str]:
-    """Path of the page of a split, and since when it is unchanged; the latter is empty if it was written just now."""
-    layout = CampaignLayout.of(step.config)
-    fetch_folder(layout, layout.reports)
-    path, stored = layout.reports / f"{split}.html", layout.second_opinion(split)
-    inputs = inputs_digest(step.config, reader, opinion=file_sha256(stored) if stored.exists() else None)
-    record = derived_record(layout, f"{split}_report")
-    found = None if step.measures_anew else DerivedFiles.find(record, inputs)
-    if found is not None:
-        return path, found.made_at
-    write_store_report(reader, path, campaign=step.config, opinion=read_opinion(stored, reader))
-    pictures = pictures_folder(path)
-    DerivedFiles.publish(record, inputs, [path, *sorted(pictures.iterdir() if pictures.is_dir() else ())])
-    publish_folder(layout, layout.reports)
-    return path, ""
 
 
 def rollout_metrics(step: CampaignStep) -> dg.MaterializeResult[None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
@@ -11,34 +10,21 @@ import polars as pl
 
 from rollout_assets.campaigns.check_names import NO_LEAKAGE, ROWS_ADD_UP, SECOND_OPINION, STORES_VALID
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
-from rollout_assets.campaigns.derived import DerivedFiles, derived_record, inputs_digest
 from rollout_assets.campaigns.guards.leakage import leaks_among
 from rollout_assets.campaigns.inventory import check_version, last_full_read, written_files
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.merging.row_counts import table_rows
 from rollout_assets.campaigns.merging.sample import ReadSample
-from rollout_assets.campaigns.objects.publishing import publish_folder
-from rollout_assets.campaigns.objects.working_copy import fetch_folder
 from rollout_assets.campaigns.plan_entry import shard_id_of
 from rollout_assets.campaigns.versions import PromotedVersion, current_version
 from rollout_assets.config import CampaignConfig
 from rollout_assets.defs.checks.verdict import verdict
 from rollout_assets.defs.keys import STORE_CHECKS as STORE_CHECKS_JOB
 from rollout_assets.defs.metadata import evidence, frame_table, table
+from rollout_assets.defs.splits import HEALS, PromotedSplit, naming, side_by_side
 from rollout_assets.defs.step import CampaignStep
-from rollout_assets.errors import StoreDamaged
-from rollout_assets.inspection.second_opinion import SecondOpinion, second_opinion
-from rollout_assets.inspection.stored_opinion import publish_opinion, read_opinion
-from rollout_assets.locations.url import Location
-from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
+from rollout_assets.inspection.stored_opinion import SecondOpinion
 from rollout_assets.rollouts.zarr_store.validation import validate_rollout_zarr_store
-
-SECONDS_PER_SPLIT = 60.0
-"""Time after which no further label of a split is measured again; the result says how many were left out."""
-
-
-HEALS = "'rollout-assets campaign promote', or the job that promotes, builds it again from its shards"
-"""The way out of a damaged version."""
 
 
 def promoted_store(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
@@ -81,15 +67,6 @@ def _findings(version: PromotedVersion) -> Iterator[dict[str, Any]]:
             yield {"version": version.name, "split": child.name, **vars(finding), "to go on": HEALS}
 
 
-@contextmanager
-def _naming(version: PromotedVersion, split: str) -> Iterator[None]:
-    """Let damage that is met on the way name the version and the split that it is in, and the way out."""
-    try:
-        yield
-    except StoreDamaged as error:
-        raise StoreDamaged(f"{version.name} {split} {error.where}", f"{error.problem}; {HEALS}") from error
-
-
 def no_leakage(config: CampaignConfig, version: PromotedVersion) -> dg.AssetCheckResult:
     """Look for scenes and meshes in more than one split, by the columns of plan and markers."""
     layout = CampaignLayout.of(config)
@@ -106,7 +83,7 @@ def no_leakage(config: CampaignConfig, version: PromotedVersion) -> dg.AssetChec
 def rows_add_up(config: CampaignConfig, version: PromotedVersion) -> dg.AssetCheckResult:
     """Compare the rows of a version with those of its shards, which are kept in columns."""
     children = {child.name: child for child in version.children}
-    with _naming(version, ", ".join(children)):
+    with naming(version.name, ", ".join(children)):
         rows = [vars(counted) for counted in table_rows(CampaignLayout.of(config), version.record, children)]
     wrong = [row for row in rows if row["shards"] != row["promoted"]]
     return verdict(ROWS_ADD_UP, not wrong, {"rows": table(rows), **evidence(table(wrong))})
@@ -118,12 +95,13 @@ def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
     What was measured is kept beside the reports, for the pages that are written after this check. While store,
     campaign, source and code are unchanged it is not measured again: the result says when it was measured.
     """
-    version = current_version(step.config)
-    opinions, measured_at, kept = {}, {}, []
-    for child in version.children:
-        with _naming(version, child.name):
-            opinions[child.name], measured_at[child.name], is_kept = _opinion(step, child, version.number)
-        kept += [child.name] if is_kept else []
+    splits = PromotedSplit.of_version(step.config, current_version(step.config))
+    kept = {split.name for split in splits if not step.measures_anew and _is_complete(split.known_opinion())}
+    missing = {split: split.opinion_inputs() for split in splits if split.name not in kept}
+    side_by_side(PromotedSplit.measure_opinion, missing)
+    known = {split.name: split.known_opinion() for split in splits}
+    opinions = {split: found[0] for split, found in known.items() if found is not None}
+    measured_at = {split: found[1] for split, found in known.items() if found is not None}
     measured = min(measured_at.values(), default="")
     wrong = _by_split(opinions, "findings")
     metadata = {
@@ -145,21 +123,9 @@ def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
     yield verdict(SECOND_OPINION, wrong.is_empty(), metadata, description=unchanged)
 
 
-def _opinion(step: CampaignStep, child: Location, seed: int) -> tuple[SecondOpinion, str, bool]:
-    """The opinion on one split, when it was measured, and whether that was before this check."""
-    config, reader = step.config, RolloutZarrStoreReader(child)
-    count, layout = config.quality.second_opinions_per_split, CampaignLayout.of(config)
-    fetch_folder(layout, layout.reports)
-    path, record = layout.second_opinion(child.name), derived_record(layout, f"{child.name}_second_opinion")
-    inputs = inputs_digest(config, reader, seed=seed)
-    found = None if step.measures_anew else DerivedFiles.find(record, inputs)
-    if found is not None and (kept := read_opinion(path, reader)) is not None and kept.candidates == kept.asked:
-        return kept, found.made_at, True
-    opinion = second_opinion(reader, 1.0, seed, config, source=step.source, limit=count, budget_s=SECONDS_PER_SPLIT)
-    publish_opinion(path, opinion, reader)
-    made = DerivedFiles.publish(record, inputs, [path])
-    publish_folder(layout, layout.reports)
-    return opinion, made.made_at, False
+def _is_complete(known: tuple[SecondOpinion, str] | None) -> bool:
+    """Whether an opinion is there that judged all that was asked for, and not only what the time allowed."""
+    return known is not None and known[0].candidates == known[0].asked
 
 
 def _by_split(opinions: Mapping[str, SecondOpinion], frame: str) -> pl.DataFrame:
