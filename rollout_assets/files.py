@@ -116,6 +116,13 @@ def rename_path(path: Path, target: Path) -> None:
         sync_path(path.parent)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, if it is not there; its name lasts when this returns."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        sync_path(folder.parent)
+
+
 def link_tree(folder: Path, target: Path) -> None:
     """Make ``target`` a second directory of the same files by hard links; neither may be written again."""
     for place, _, names in os.walk(folder):

@@ -31,6 +31,7 @@ from rollout_assets.campaigns.objects.storage import storage_at
 from rollout_assets.files import (
     SizeAndDigest,
     file_sha256,
+    make_folder,
     now_utc,
     publish_bytes,
     publish_json,
@@ -166,6 +167,10 @@ class StagedDigests:
         known = {path.removeprefix(prefix): fact for path, fact in self._known.items() if path.startswith(prefix)}
         self._known.update({f"{prefix}{path}": fact for path, fact in tree_digests(child, known).items()})
 
+    def forget(self, child: Path) -> None:
+        """Forget what is known of a child that is removed and written again."""
+        self._known = {path: fact for path, fact in self._known.items() if not path.startswith(f"{child.name}/")}
+
     def inventory(self, version_dir: Path) -> VersionInventory:
         """The inventory of the version; files that were not noted are read."""
         return VersionInventory.take(version_dir, tree_digests(version_dir, self._known))
@@ -174,7 +179,7 @@ class StagedDigests:
 def write_inventory(layout: CampaignLayout, version: str, inventory: VersionInventory) -> None:
     """Put an inventory beside the versions; before its version appears, so that no version is without one."""
     path = layout.inventory(version)
-    path.parent.mkdir(exist_ok=True)
+    make_folder(path.parent)
     publish_bytes(path, inventory.model_dump_json().encode() + b"\n")
 
 

@@ -7,6 +7,7 @@
                  columns/                       plan and markers in columns; they can be removed at any time
                  shards/shard-000003/           a finished shard: rollouts.zarr/, _owner.json, _SUCCESS.json (last)
                         _FAILED.shard-000003.<time>.json
+                 validated/shard-000003.<digest>  that a build has validated a shard with these bytes
                  staging/shard-000003.<time>/   a build under way, or what a dead one left
                  set_aside/                     what could not be used, moved here whole, with a note why
                  versions/v000002/              a promoted store: a Zarr group with one child store per split
@@ -54,6 +55,9 @@ FAILURE_PREFIX = "_FAILED."
 STORE_NAME = "rollouts.zarr"
 """Name of the store inside a shard, and of the promoted store."""
 
+
+VALIDATED = "validated"
+"""Folder with an empty file for every validated content of a shard."""
 
 SILENT_FOR_S = 3_600.0
 """Seconds without a write after which an attempt of another machine is taken for dead."""

@@ -1,7 +1,9 @@
 """The files that make a shard a finished one: its owner file, its success file, and the note that a failure leaves.
 
 ``_owner.json`` says what was built, from what, and seals every byte of the store; ``_SUCCESS.json`` names the owner's
-SHA-256. A shard counts only if both are there and agree with each other, with the store and with the plan.
+SHA-256. A shard counts only if both are there and agree with each other, with the store and with the plan, and if a
+build has validated these very bytes: the name of an empty file in ``validated/``, which no change inside the shard's
+folder reaches, says so.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from rollout_assets.campaigns.layout import (
     ROLLOUT_SHARD_SUCCESS_FILENAME,
     STORE_ELSEWHERE_FILENAME,
     STORE_NAME,
+    VALIDATED,
     CampaignLayout,
     StoredModel,
 )
@@ -34,7 +37,9 @@ from rollout_assets.errors import MeshError, NotReadBack, StoreDamaged, StoreErr
 from rollout_assets.files import (
     SizeAndDigest,
     file_sha256,
+    make_folder,
     now_utc,
+    publish_bytes,
     publish_json,
     seal_tree,
     stamp_tree,
@@ -214,6 +219,21 @@ def validate_and_seal(store_dir: Path) -> SealedStore:
     )
 
 
+def note_validated(root: Path, owner: ShardOwner) -> None:
+    """Record that a build has validated the bytes that an owner seals; before they can be found at their place."""
+    note = validated_note(root, owner)
+    if not note.exists():
+        make_folder(note.parent)
+        publish_bytes(note, b"")
+
+
+def validated_note(root: Path, owner: ShardOwner) -> Path:
+    """The file below a campaign's root that says that these bytes were validated."""
+    files = None if owner.store is None else owner.store.files_sha256
+    version = canonical_hash({"entry": owner.entry_sha256, "files": files})[:16]
+    return root / VALIDATED / f"{owner.shard_id}.{version}"
+
+
 def write_success(shard_dir: Path, shard_id: str) -> None:
     """Declare a shard finished; its owner file must lie there."""
     owner = file_sha256(shard_dir / ROLLOUT_SHARD_OWNER_FILENAME)
@@ -286,6 +306,8 @@ def damage(
     Files of the store in ``hashed`` were read and hashed before and are not read again.
     """
     store_dir = shard_dir / STORE_NAME
+    if not validated_note(shard_dir.parent.parent, owner).exists():
+        yield "is not what a build has validated"
     extra = sorted(set(os.listdir(shard_dir)) - _FILES_OF_SHARD)  # noqa: PTH208 - a path per name takes longer
     if extra:
         yield f"{', '.join(extra)} does not belong there"

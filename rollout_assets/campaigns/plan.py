@@ -39,7 +39,7 @@ from rollout_assets.campaigns.plan_entry import PlannedShards, RolloutShardEntry
 from rollout_assets.campaigns.requested_targets import targets_without_row
 from rollout_assets.config import CampaignConfig
 from rollout_assets.config.problems import problems_text
-from rollout_assets.errors import CampaignError, ShardDrift
+from rollout_assets.errors import CampaignError, ShardBusy, ShardDrift
 from rollout_assets.files import file_lock, publish_bytes, time_name
 from rollout_assets.sources.layout import IndexRow
 from rollout_assets.sources.mesh_digests import MeshDigests
@@ -48,6 +48,9 @@ from rollout_assets.sources.vin_store import VinOfflineStore
 PLAN_PATIENCE_S = 30.0
 """How long planning waits for another planner, which takes moments."""
 
+
+_TRIES = 10
+"""Attempts at planning while other machines replace the plan."""
 
 _SHOWN = 3
 
@@ -144,10 +147,10 @@ def write_rollout_shard_manifest_from_config(
     layout = CampaignLayout.of(config)
     store = store or open_source(config)
     without_row = targets_without_row(config, store)
-    plan = None
-    while plan is None:  # again if another machine has replaced the plan meanwhile
-        plan = _plan_once(config, layout, store, anew)
-    return replace(plan, targets_without_row=without_row)
+    for _ in range(_TRIES):
+        if (plan := _plan_once(config, layout, store, anew)) is not None:
+            return replace(plan, targets_without_row=without_row)
+    raise ShardBusy(f"{layout.plan}: another machine replaced it {_TRIES} times meanwhile; plan again when it is done")
 
 
 def _plan_once(config: CampaignConfig, layout: CampaignLayout, store: VinOfflineStore, anew: bool) -> ShardPlan | None:
@@ -155,8 +158,10 @@ def _plan_once(config: CampaignConfig, layout: CampaignLayout, store: VinOffline
     with file_lock(layout.lock("plan"), str(layout.plan), patience_s=PLAN_PATIENCE_S):
         refresh_plan(layout)
         refuse_other_campaign(config)
-        before, existing = _read_plan(layout) or (b"", PlannedShards(*PlanGrowth((), None).finish()))
-        planned = _plan(config, None if anew else existing, store)
+        before = layout.plan.read_bytes() if layout.plan.exists() else None
+        found = None if anew else _read_plan(layout)
+        existing = None if found is None else found[1]
+        planned = _plan(config, existing, store)
         if not planned:
             raise CampaignError(
                 f"{store.location}: no source rows in split {', '.join(config.source.splits)}; nothing to plan"
@@ -166,7 +171,7 @@ def _plan_once(config: CampaignConfig, layout: CampaignLayout, store: VinOffline
         scenes, with_mesh = planned.columns.names["scenes"], store.meshes.scenes()
         record_meshes(layout, scenes, with_mesh, anew=anew)
         replaced = None
-        if not after.startswith(before):
+        if before is not None and not after.startswith(before):
             layout.replaced_plans.mkdir(parents=True, exist_ok=True)
             replaced = layout.replaced_plans / f"plan.{time_name()}.jsonl"
             publish_bytes(replaced, before)
@@ -175,9 +180,8 @@ def _plan_once(config: CampaignConfig, layout: CampaignLayout, store: VinOffline
                 return None
             publish_bytes(layout.plan, after)
             keep_columns(layout.plan_columns, content_stamp(layout.plan), planned.columns.to_columns())
-    new = len(planned) - len(existing)
-    if replaced is not None:
-        new = len(set(planned.lines) - set(existing.lines))
+    old = (before or b"").splitlines()
+    new = len(planned) - len(old) if replaced is None else len(set(planned.lines) - set(old))
     without_mesh = tuple(scene for scene in scenes if scene not in with_mesh)
     had_mesh = planned_meshes(layout).intersection(without_mesh) if without_mesh else ()
     return ShardPlan(
@@ -340,6 +344,11 @@ def _read_plan(layout: CampaignLayout) -> tuple[bytes, PlannedShards] | None:
     except FileNotFoundError:
         return None
     lines, kept = data.splitlines(), kept_columns(layout.plan_columns, stamp)
+    if not lines:
+        raise CampaignError(
+            f"{layout.plan}: is empty; restore it from {layout.replaced_plans.name}/ or a backup, or let "
+            "'rollout-assets campaign plan --anew' divide all rows again"
+        )
     if kept is not None:
         return data, PlannedShards(lines, PlanColumns.of_columns(kept))
     planned = _of_lines(layout.plan, lines)

@@ -57,14 +57,7 @@ from rollout_assets.campaigns.versions import (
 )
 from rollout_assets.config import CampaignConfig
 from rollout_assets.errors import PointerMoved, PromotionRefused, StoreError
-from rollout_assets.files import (
-    SizeAndDigest,
-    file_lock,
-    link_tree,
-    remove_path,
-    rename_path,
-    sync_tree,
-)
+from rollout_assets.files import SizeAndDigest, file_lock, link_tree, make_folder, remove_path, rename_path, sync_tree
 from rollout_assets.locations.url import Location
 from rollout_assets.progress import SILENT, ProgressEvent, ProgressSink
 from rollout_assets.rollouts.zarr_store.attributes import RolloutZarrStoreConfig
@@ -256,7 +249,7 @@ class _Promotion:
     ) -> tuple[PromotedVersion, tuple[PromotedSplit, ...]]:
         """Build a version beside the others and let it appear; readers do not get it yet."""
         self.layout.staging.mkdir(parents=True, exist_ok=True)
-        self.layout.versions.mkdir(exist_ok=True)
+        make_folder(self.layout.versions)
         staged = self.layout.new_attempt(PROMOTION_LOCK)
         final = self.layout.versions / self.name
         try:
@@ -348,6 +341,7 @@ class _Promotion:
             if error.errno not in _NO_LINKS:
                 raise
         remove_path(child)
+        self.digests.forget(child)
         return False
 
     def _bases(self, split: str, shards: tuple[PromotedShard, ...]) -> list[tuple[PromotedVersion, int]]:

@@ -317,6 +317,7 @@ class _Build:
         self.on_step("fsync/before")
         sync_tree(staged)
         self.on_step("fsync/after")
+        markers.note_validated(self.layout.root, markers.staged_owner(staged))
         self.on_step("rename/before")
         if self.former is not None:
             self.former.move_aside(self.layout)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rollout_assets.campaigns.columns.marker_columns import built_numbers
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
+from rollout_assets.campaigns.guards.plans import cut_plan
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.markers import last_failure, owner_if_finished, skipped_in_words
 from rollout_assets.campaigns.objects.working_copy import refresh_shards, refresh_versions
@@ -114,7 +115,7 @@ class RolloutShardCampaignStatus:
     """Status summary for all shards planned by one rollout manifest.
 
     ``unplanned_rows`` are keys of source rows that are in no shard yet; ``behind`` says what the promoted store lacks;
-    ``pin`` says which version a rollback keeps readers at.
+    ``pin`` says which version a rollback keeps readers at; ``cut_plan`` which finished shards the plan has lost.
     """
 
     campaign: str
@@ -124,6 +125,7 @@ class RolloutShardCampaignStatus:
     behind: str = ""
     versions: tuple[PromotedVersionStatus, ...] = ()
     pin: Pin | None = None
+    cut_plan: str = ""
 
     def counts(self) -> dict[ShardState, int]:
         """Shards by state, all states named."""
@@ -132,8 +134,8 @@ class RolloutShardCampaignStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether every planned shard is finished and current."""
-        return self.counts()["succeeded"] == len(self.shards)
+        """Whether every planned shard is finished and current, and the plan has lost none."""
+        return self.counts()["succeeded"] == len(self.shards) and not self.cut_plan
 
     @property
     def barren(self) -> bool:
@@ -178,7 +180,8 @@ def summarize_rollout_shard_campaign(
     new = () if source is None else unplanned_rows(config, entries, source)
     behind = promoted_behind(config, entries, survey, refresh=False)
     versions, pin = version_statuses(config, deep), read_pin(layout)
-    return RolloutShardCampaignStatus(config.name, layout.place, shards, new, behind, versions, pin)
+    cut = "" if survey is None else cut_plan(layout, survey)
+    return RolloutShardCampaignStatus(config.name, layout.place, shards, new, behind, versions, pin, cut)
 
 
 def unplanned_rows(

@@ -256,6 +256,14 @@ def rollback_target(config: CampaignConfig, to: str | None = None) -> PromotedVe
     return _earlier_version(layout, versions) if to is None else _named_version(layout, versions, to)
 
 
+def present_pin(config: CampaignConfig) -> Pin | None:
+    """The pin that ``unpin_promotion`` would lift; None if nothing is pinned."""
+    layout = CampaignLayout.of(config)
+    refuse_other_campaign(config)
+    refresh_versions(layout)
+    return read_pin(layout)
+
+
 def unpin_promotion(config: CampaignConfig) -> Pin | None:
     """Lift the pin of a rollback, so that the next promotion moves readers on; returns the pin, if there was one."""
     layout = CampaignLayout.of(config)

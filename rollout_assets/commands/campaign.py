@@ -281,35 +281,54 @@ def _refuse_unplanned(config: CampaignConfig) -> None:
 def rollback(
     campaign: CampaignOption = DEMO_CAMPAIGN,
     to: Annotated[str | None, typer.Option(help="This version; default: the one before the current.")] = None,
+    apply: Annotated[
+        bool, typer.Option("--yes", help="Do it; without this option it only says what it would do.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let readers have an earlier promoted version again, until `campaign unpin`. Nothing is removed."""
-    config = load_campaign(campaign)
-    from rollout_assets.campaigns.versions import rollback_promotion
+    """Say which earlier version readers would get, and with --yes let them have it until `campaign unpin`.
 
-    version = rollback_promotion(config, to)
-    tell_catalog(campaign)
+    Nothing is removed.
+    """
+    config = load_campaign(campaign)
+    from rollout_assets.campaigns.versions import current_name, rollback_promotion, rollback_target
+
+    target = rollback_target(config, to)
+    before = current_name(CampaignLayout.of(config))
+    if apply:
+        target = rollback_promotion(config, target.name)
+        tell_catalog(campaign)
     if as_json:
-        print_json({"version": version.name, "path": version.path})
-    else:
-        say(green(version.name), f" is current again: {version.path}")
+        print_json({"version": target.name, "path": target.path, "before": before, "applied": apply})
+    elif apply:
+        say(green(target.name), f" is current again: {target.path}")
         say("readers stay there, whatever is promoted, until 'rollout-assets campaign unpin'")
+    else:
+        would = f"readers would get {target.name} instead of {before}, until 'rollout-assets campaign unpin'; "
+        say(would, yellow("nothing was changed"), ": --yes does it")
 
 
 @app.command()
-def unpin(campaign: CampaignOption = DEMO_CAMPAIGN, as_json: AsJson = False) -> None:
-    """Lift the pin of a rollback: the next promotion lets readers have the newest version again."""
+def unpin(
+    campaign: CampaignOption = DEMO_CAMPAIGN,
+    apply: Annotated[bool, typer.Option("--yes", help="Lift it; without this option it is only shown.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the pin of a rollback, and lift it with --yes: the next promotion lets readers have the newest version."""
     config = load_campaign(campaign)
-    from rollout_assets.campaigns.versions import unpin_promotion
+    from rollout_assets.campaigns.versions import present_pin, unpin_promotion
 
-    pin = unpin_promotion(config)
-    tell_catalog(campaign)
+    pin = unpin_promotion(config) if apply else present_pin(config)
+    if apply:
+        tell_catalog(campaign)
     if as_json:
-        print_json({"unpinned": None if pin is None else pin.version})
+        print_json({"pinned": None if pin is None else pin.version, "applied": apply})
     elif pin is None:
         say("nothing is pinned: every promotion moves readers on")
+    elif apply:
+        say(f"the pin is lifted: {pin.holds}; the next 'rollout-assets campaign promote' moves them on")
     else:
-        say(f"no longer: {pin.holds}; the next 'rollout-assets campaign promote' moves them on")
+        say(f"{pin.holds}; the next promotion would move them on; ", yellow("nothing was changed"), ": --yes lifts it")
 
 
 app.command()(clean)

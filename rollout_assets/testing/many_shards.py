@@ -113,6 +113,9 @@ def finish_shards(
     seals: dict[str, markers.SourceShardSeal] = {}
     for entry in entries:
         owner = _owner(entry, source, seals, records_per_row)
+        note = markers.validated_note(layout_.root, owner)
+        note.parent.mkdir(exist_ok=True)
+        note.touch()
         _write_shard(layout_.shard(entry.shard_id), owner, entry.shard_id)
 
 

@@ -16,6 +16,7 @@ from rollout_assets.campaigns.shard import run_rollout_shard
 from rollout_assets.campaigns.status import summarize_rollout_shard_campaign
 from rollout_assets.campaigns.versions import current_name, current_version
 from rollout_assets.errors import FewerRecords, InputMissing, PromotionRefused
+from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
 from tests.campaigns.kill_campaigns import fake_campaign, real
 from tests.support.refusals import assert_names, refused
 
@@ -32,8 +33,6 @@ def tree(folder: Path) -> dict[str, int]:
 
 
 def rollouts(config) -> dict[str, int]:
-    from rollout_assets.rollouts.zarr_store.reader import RolloutZarrStoreReader
-
     return {
         child.name: RolloutZarrStoreReader(child).num_rows("rollouts") for child in current_version(config).children
     }

@@ -7,6 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from rollout_assets.campaigns.layout import CampaignLayout
+from rollout_assets.campaigns.pin import read_pin
+from rollout_assets.campaigns.promotion import promote_rollout_campaign
+from rollout_assets.campaigns.versions import current_name
+from rollout_assets.config import load_campaign
+from rollout_assets.testing.fake_shards import FakeCampaign
+from tests.campaigns.kill_campaigns import fake_campaign
 from tests.support.commands import call
 from tests.support.refusals import assert_names
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -73,7 +80,7 @@ def test_a_campaign_from_plan_to_rollback(campaign, tmp_path):
     assert "v000001" in call("campaign", "promote", "-c", campaign).out
     assert "v000001" in call("campaign", "promote", "-c", campaign).out
     assert facts("campaign", "promote", "-c", campaign, "--anew")[1]["version"] == "v000002"
-    assert facts("campaign", "rollback", "-c", campaign)[1]["version"] == "v000001"
+    assert facts("campaign", "rollback", "-c", campaign, "--yes")[1]["version"] == "v000001"
     assert (tmp_path / "out/rollouts.zarr").readlink().name == "v000001"
     kept = ("--set", "retention.versions=1")
     assert facts("campaign", "clean", "-c", campaign, *kept, "--yes")[1]["found"] == [], (
@@ -88,7 +95,7 @@ def test_a_campaign_from_plan_to_rollback(campaign, tmp_path):
     shown = call("campaign", "status", "-c", campaign)
     assert shown.code == 2 and "campaign promote" not in shown.out
     assert_names(shown.out, "pinned", "v000001", "damaged", "v000002 val candidates/target_rri: c/0")
-    assert "v000001" in call("campaign", "unpin", "-c", campaign).out
+    assert "v000001" in call("campaign", "unpin", "-c", campaign, "--yes").out
     chunks[0].write_bytes(b"")
     healed = call("campaign", "promote", "-c", campaign).out
     assert "v000003" in healed and healed.count("val candidates/target_rri: c/0") == 2
@@ -168,3 +175,54 @@ def test_run_with_promote_promotes_what_it_built(campaign, tmp_path):
     assert done.code == 0
     assert_names(done.out, "4 built", "v000001")
     assert (tmp_path / "out" / "rollouts.zarr" / "train").is_dir()
+
+
+def test_rollback_and_unpin_only_say_what_they_would_do_without_yes(tmp_path):
+    made = fake_campaign(tmp_path / "out", (("train", 1),), name="tiny")
+    made.run_all()
+    for _ in range(2):
+        promote_rollout_campaign(made.config, incremental=False)
+    path, layout = tmp_path / "tiny.toml", CampaignLayout.of(made.config)
+    path.write_text(TINY.format(source=tmp_path / "source"))
+    would = call("campaign", "rollback", "-c", str(path))
+    assert_names(would.out, "v000001", "v000002", "--yes")
+    assert facts("campaign", "rollback", "-c", str(path)) == (
+        0,
+        {"version": "v000001", "path": str(layout.versions / "v000001"), "before": "v000002", "applied": False},
+    )
+    assert current_name(layout) == "v000002" and read_pin(layout) is None
+    assert facts("campaign", "rollback", "-c", str(path), "--yes")[1]["applied"]
+    assert current_name(layout) == "v000001"
+    shown = call("campaign", "unpin", "-c", str(path))
+    assert_names(shown.out, "v000001", "--yes")
+    assert read_pin(layout).version == "v000001"
+    assert facts("campaign", "unpin", "-c", str(path), "--yes") == (0, {"pinned": "v000001", "applied": True})
+    assert read_pin(layout) is None and call("campaign", "unpin", "-c", str(path)).code == 0
+
+
+def test_missing_meshes_are_named_by_plan_and_refused_by_run(store_copy, tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY.format(source=store_copy))
+    assert "without a mesh" not in call("campaign", "plan", "-c", str(path)).out
+    mesh = min((store_copy / "meshes").glob("*.ply"))
+    scene = mesh.stem.removeprefix("scene_ply_")
+    mesh.unlink()
+    assert_names(call("campaign", "plan", "-c", str(path)).out, "2 source rows without a mesh", scene, "--allow-fewer")
+    assert facts("campaign", "plan", "-c", str(path))[1]["scenes_that_had_mesh"] == [scene]
+    refused = call("campaign", "run", "-c", str(path), "--shard", "shard-000000")
+    assert refused.code == 2
+    assert_names(refused.out, "shard-000000", scene, "--allow-fewer")
+
+
+def test_promote_publishes_fewer_rows_when_told_to_and_says_which(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY.format(source=tmp_path / "source"))
+    made = FakeCampaign.of(load_campaign(path), (("train", 2),), targets=1, chains=1, shell=(3, 5))
+    made.run_all()
+    promote_rollout_campaign(made.config)
+    (tmp_path / "out/shards/shard-000001/_SUCCESS.json").unlink()
+    promote = ("campaign", "promote", "-c", str(path), "--partial")
+    refused = call(*promote)
+    assert refused.code == 2
+    assert_names(refused.err, "train rollouts", "v000001", "shard-000001", "--allow-fewer")
+    assert_names(call(*promote, "--allow-fewer").out, "v000002", "train rollouts", "v000001", "shard-000001")

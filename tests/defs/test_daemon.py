@@ -182,14 +182,14 @@ def a_rollback_stays_promotion_goes_by_the_plan_and_a_failed_one_is_tried_again(
     with runner.instance as instance, start() as ui:
         tick_says(ui, "tiny_promotion", "all 2 shards are promoted")
         before = len(runs_of(instance, "tiny_promote"))
-        command(made_desk, "rollback")
+        command(made_desk, "rollback", "--yes")
         assert told(instance)[0] == "v000001" and "pinned" in told(instance)[1], "at once, not with the next tick"
         tick_says(ui, "tiny_promotion", "pinned to v000001 by a rollback", "campaign unpin")
         time.sleep(15)
         assert current_version(made_desk.config).name == "v000001" and len(runs_of(instance, "tiny_promote")) == before
         if find_browser() is not None:
             rollback_in_the_browser(ui, tmp_path)
-        command(made_desk, "unpin")
+        command(made_desk, "unpin", "--yes")
         assert told(instance) == ("v000001", "")
 
         edit(made_desk.campaign, "radius_max_m = 0.9", "radius_max_m = 0.8")

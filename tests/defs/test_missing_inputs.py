@@ -1,5 +1,7 @@
 """In Dagster too nothing shrinks without the operator's word, and then the pages say what went."""
 
+import pytest
+
 from rollout_assets.campaigns.markers import read_owner
 from rollout_assets.campaigns.plan import entry_of
 from rollout_assets.campaigns.versions import current_name, current_version
@@ -32,6 +34,7 @@ def error_of(result) -> str:
     ).step_failure_data.user_failure_data.description
 
 
+@pytest.mark.ci
 def test_a_mesh_that_vanished_is_refused_until_the_run_config_accepts_it(made_desk):
     scene = entry_of(made_desk.config, SHARD).rows[0].scene_id
     mesh = next((made_desk.source / "meshes").glob(f"*{scene}.ply"))

@@ -114,19 +114,19 @@ def test_commands_tell_the_catalog_at_once_and_work_without_one(made_desk, ticke
     monkeypatch.setenv("DAGSTER_HOME", str(made_desk.home))
     commands.promote(campaign, anew=True)
     assert told(ticker.instance) == ("v000002", "")
-    commands.rollback(campaign)
+    commands.rollback(campaign, apply=True)
     assert told(ticker.instance)[0] == "v000001" and "pinned to v000001" in told(ticker.instance)[1]
-    commands.unpin(campaign)
+    commands.unpin(campaign, apply=True)
     assert told(ticker.instance) == ("v000001", "")
 
     monkeypatch.setenv("DAGSTER_HOME", str(made_desk.folder / "nowhere"))
-    commands.rollback(campaign, to="v000002")
+    commands.rollback(campaign, to="v000002", apply=True)
     assert not (made_desk.folder / "nowhere").exists() and told(ticker.instance) == ("v000001", "")
     broken = made_desk.folder / "broken"
     broken.mkdir()
     (broken / "dagster.yaml").write_text("storage: {nothing: of the kind}")
     monkeypatch.setenv("DAGSTER_HOME", str(broken))
-    commands.rollback(campaign, to="v000001")
+    commands.rollback(campaign, to="v000001", apply=True)
     assert "was not told" in capsys.readouterr().err and current_version(made_desk.config).name == "v000001"
 
 

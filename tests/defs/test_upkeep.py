@@ -52,6 +52,8 @@ def test_rollback_says_what_it_would_do_does_it_and_is_recorded_until_it_is_unpi
         facts = observed(instance)
         assert facts["version"] == "v000001" and facts["version_before"] == "v000002" and facts["pin"] == pin.holds
         assert launch(desk, instance, "unpin").success
+        assert read_pin(desk.layout) == pin and observed(instance) == facts, "nothing without apply"
+        assert launch(desk, instance, "unpin", apply=True).success
         assert read_pin(desk.layout) is None and "pin" not in observed(instance)
 
 

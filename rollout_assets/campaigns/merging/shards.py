@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rollout_assets.campaigns.columns.survey import CampaignSurvey
 from rollout_assets.campaigns.guards.leakage import leaks_among
+from rollout_assets.campaigns.guards.plans import cut_plan
 from rollout_assets.campaigns.layout import STORE_NAME, CampaignLayout
 from rollout_assets.campaigns.markers import damage, read_owner
 from rollout_assets.campaigns.objects.working_copy import fetch_shard
@@ -111,6 +112,8 @@ def finished_shards(
         shards.append(FinishedShard(splits[number], layout, promoted))
     leaks = list(leaks_among(layout, survey, numbers))
     refusals = [leak.text for leak in leaks] + list(dict.fromkeys(leak.way_out for leak in leaks))
+    if cut := cut_plan(layout, survey):
+        refusals.append(cut)
     if unfinished and not partial:
         refusals += [*unfinished, "'rollout-assets campaign run' builds what is missing; --partial leaves it out"]
     if not any(shard.has_store for shard in shards):

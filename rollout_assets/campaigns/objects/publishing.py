@@ -54,14 +54,14 @@ def publish_claim(layout: CampaignLayout, claim: bytes) -> bool:
     return storage is None or storage.objects.create(CLAIM, claim)
 
 
-def publish_plan(layout: CampaignLayout, before: bytes, after: bytes, replaced: Path | None) -> bool:
-    """Replace the plan that was read by a new one; False if somebody else has replaced it meanwhile."""
+def publish_plan(layout: CampaignLayout, before: bytes | None, after: bytes, replaced: Path | None) -> bool:
+    """Replace the plan that was read, if there was one; False if somebody else has replaced it meanwhile."""
     storage = _writable(layout)
     if storage is None:
         return True
     if replaced is not None:
         storage.objects.put(f"plans/{replaced.name}", replaced)
-    if not before:
+    if before is None:
         return storage.objects.create(PLAN, after)
     present = storage.objects.read_tagged(PLAN)
     return present.data == before and storage.objects.replace(PLAN, after, present)

@@ -21,6 +21,7 @@ from rollout_assets.campaigns.layout import (
     CampaignLayout,
     StoredModel,
 )
+from rollout_assets.campaigns.markers import ShardOwner, note_validated
 from rollout_assets.campaigns.objects.packs import unpack_folder
 from rollout_assets.campaigns.objects.storage import (
     CLAIM,
@@ -246,16 +247,19 @@ def _copy_pack(layout: CampaignLayout, storage: CampaignStorage, copied: CopiedM
 
 
 def _has_bytes(layout: CampaignLayout, marker: ShardMarker) -> bool:
-    """Whether the copy of a shard is of this marker and has its store, if there is one."""
+    """Whether the copy of a shard is of this marker, with its owner file, and has its store, if there is one."""
     copied = _copied(layout, marker.shard_id)
     folder = layout.shard(marker.shard_id)
-    store = folder / (ROLLOUT_SHARD_OWNER_FILENAME if marker.content_sha256 is None else STORE_NAME)
-    return copied is not None and copied.marker == marker and store.exists()
+    owner = folder / ROLLOUT_SHARD_OWNER_FILENAME
+    if copied is None or copied.marker != marker or not owner.is_file() or owner.read_text() != marker.owner:
+        return False
+    return marker.content_sha256 is None or (folder / STORE_NAME).exists()
 
 
 def _replace_folder(layout: CampaignLayout, staged: Path, copied: CopiedMarker) -> None:
     """Exchange the copy of a shard; what it is a copy of is noted last."""
     folder = layout.shard(copied.marker.shard_id)
+    note_validated(layout.root, ShardOwner.model_validate_json(copied.marker.owner))
     note = _copied_file(layout, folder.name)
     remove_path(note)
     for parent in (layout.staging, folder.parent, note.parent):

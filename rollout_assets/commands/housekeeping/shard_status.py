@@ -96,6 +96,8 @@ def _status_line(summary: RolloutShardCampaignStatus) -> Text:
         new = summary.unplanned_rows
         unplanned = yellow(f"{counted(len(new), 'source row')} {'is' if len(new) == 1 else 'are'} in no shard yet")
         lines.append(line(unplanned, f", from {new[0]} on: campaign plan"))
+    if summary.cut_plan:
+        lines.append(line(red("the plan was cut"), f": {summary.cut_plan}"))
     for version in summary.damaged_versions:
         lines += [line(red("damaged"), f": {problem}: {version.hint}") for problem in version.problems]
     if summary.pin is not None:

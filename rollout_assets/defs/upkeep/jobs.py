@@ -15,7 +15,8 @@ from rollout_assets.defs.retries import failures_for_dagster
 DESCRIPTIONS = {
     names.ROLLBACK: "Let readers have an earlier promoted version again, until it is unpinned. Nothing is removed. "
     "Without 'apply: true' in the run config the run only says which version that would be.",
-    names.UNPIN: "Lift the pin of a rollback: the next promotion lets readers have the newest version again.",
+    names.UNPIN: "Lift the pin of a rollback: the next promotion lets readers have the newest version again. "
+    "Without 'apply: true' in the run config the run only says what is pinned.",
     names.CLEAN: "List what nobody needs any more, by the campaign's section [retention]: old versions, replaced "
     "plans, reports, runs and their logs. Without 'apply: true' in the run config nothing is removed.",
 }
@@ -29,6 +30,12 @@ class RollbackConfig(dg.Config):
         "", description="The version, for example v000003; if it is left empty, the last sound one before the current."
     )
     apply: bool = Field(False, description="Do it; otherwise the run only says what it would do.")
+
+
+class UnpinConfig(dg.Config):
+    """Whether an unpinning lifts the pin."""
+
+    apply: bool = Field(False, description="Lift the pin; otherwise the run only says what is pinned.")
 
 
 class CleanConfig(dg.Config):
@@ -46,9 +53,9 @@ def upkeep_jobs(keys: CampaignKeys) -> list[dg.JobDefinition]:
             load("upkeep.steps.roll_back")(keys, context, config.version, apply=config.apply)
 
     @dg.op(name=_op_name(keys, names.UNPIN), out=dg.Out(dg.Nothing))
-    def unpin(context: dg.OpExecutionContext) -> None:
+    def unpin(context: dg.OpExecutionContext, config: UnpinConfig) -> None:
         with failures_for_dagster():
-            load("upkeep.steps.unpin")(keys, context)
+            load("upkeep.steps.unpin")(keys, context, apply=config.apply)
 
     @dg.op(name=_op_name(keys, names.CLEAN), out=dg.Out(dg.Nothing))
     def clean(context: dg.OpExecutionContext, config: CleanConfig) -> None:

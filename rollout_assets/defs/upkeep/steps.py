@@ -10,7 +10,13 @@ import dagster as dg
 from rollout_assets.campaigns.cleaning.clean import clean_campaign
 from rollout_assets.campaigns.layout import CampaignLayout
 from rollout_assets.campaigns.pin import read_pin
-from rollout_assets.campaigns.versions import current_name, rollback_promotion, rollback_target, unpin_promotion
+from rollout_assets.campaigns.versions import (
+    current_name,
+    present_pin,
+    rollback_promotion,
+    rollback_target,
+    unpin_promotion,
+)
 from rollout_assets.config import load_campaign
 from rollout_assets.defs.catalog import readers_event
 from rollout_assets.defs.keys import ROLLOUTS_ZARR, CampaignKeys
@@ -35,13 +41,17 @@ def roll_back(keys: CampaignKeys, context: dg.OpExecutionContext, version: str, 
     _record(keys, context, "The version that readers get since a rollback.", {"version_before": before or ""})
 
 
-def unpin(keys: CampaignKeys, context: dg.OpExecutionContext) -> None:
-    """Lift the pin of a rollback."""
-    pin = unpin_promotion(load_campaign(keys.campaign))
+def unpin(keys: CampaignKeys, context: dg.OpExecutionContext, *, apply: bool) -> None:
+    """Lift the pin of a rollback; only name it unless ``apply``."""
+    config = load_campaign(keys.campaign)
+    pin = unpin_promotion(config) if apply else present_pin(config)
     if pin is None:
         context.log.info("nothing is pinned: every promotion moves readers on")
         return
-    context.log.info(f"no longer: {pin.holds}; the next promotion moves them on")
+    if not apply:
+        context.log.info(f"{pin.holds}; the next promotion moves them on once 'apply: true' in the run config lifts it")
+        return
+    context.log.info(f"the pin is lifted: {pin.holds}; the next promotion moves them on")
     _record(keys, context, "The pin of a rollback was lifted; the next promotion moves readers on.", {})
 
 
