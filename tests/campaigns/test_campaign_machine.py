@@ -559,4 +559,4 @@ def test_in_any_order_of_steps_readers_keep_what_they_have(template: SmallWorld)
 
 @pytest.mark.slow
 def test_in_many_orders_of_many_steps_readers_keep_what_they_have(template: SmallWorld) -> None:
-    explore(template, 150, 20)
+    explore(template, 100, 20)
