@@ -177,12 +177,15 @@ class CampaignMachine(RuleBasedStateMachine):
             (path := self.world.source / what).with_name(f".away-{path.name}").rename(path)
         self.lost = []
 
-    @rule(place=st.integers(0, 2), how=st.sampled_from(DAMAGES))
-    def damage(self, place: int, how: str) -> None:
+    @rule(place=st.integers(0, 2), how=st.sampled_from(DAMAGES), looked_at=st.booleans())
+    def damage(self, place: int, how: str, looked_at: bool) -> None:
+        """Damage a finished shard; if it is looked at, before anyone repairs it, by the sensor of promotion."""
         shards = sorted(path for path in self.world.layout.shards.glob("shard-*") if owner_if_finished(path))
         if shards:
             with self.step():
                 _damage(shards[place % len(shards)], how)
+        if looked_at:
+            self._tick_for_promotion()
 
     @rule()
     def cut_plan(self) -> None:
@@ -526,8 +529,7 @@ def a_mesh_is_lost(machine: CampaignMachine) -> None:
 
 def a_damaged_shard_is_repaired(machine: CampaignMachine) -> None:
     machine.copy("validated")
-    machine.damage(0, "flipped")
-    machine.tick_for_promotion()
+    machine.damage(0, "flipped", True)
 
 
 def everything_is_materialized(machine: CampaignMachine) -> None:
