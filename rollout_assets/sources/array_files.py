@@ -20,10 +20,10 @@ def read_array_file(path: Path) -> NDArray[Any]:
     No more memory is taken than the file has bytes. It is not mapped: a read of a map that fails ends the process.
     """
     with open_regular(path) as stream:
-        promised = _promised_bytes(stream)
+        shape, dtype = _promised(stream)
         held = os.fstat(stream.fileno()).st_size - stream.tell()
-        if promised > held:
-            raise ValueError(f"its header promises {promised:,} bytes of values, and it has {held:,}")
+        if math.prod(shape) * dtype.itemsize > held:
+            raise ValueError(f"its header promises {dtype} with shape {shape}, and {held:,} bytes follow")
         stream.seek(0)
         try:
             array: NDArray[Any] = np.load(stream, allow_pickle=False)
@@ -32,11 +32,11 @@ def read_array_file(path: Path) -> NDArray[Any]:
     return array
 
 
-def _promised_bytes(stream: Any) -> int:
+def _promised(stream: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     try:
         major, _ = npy_format.read_magic(stream)
         read_header = npy_format.read_array_header_1_0 if major == 1 else npy_format.read_array_header_2_0
         shape, _, dtype = read_header(stream)
     except (RecursionError, MemoryError, EOFError):
         raise ValueError("its header cannot be read") from None
-    return math.prod(shape) * int(dtype.itemsize)
+    return shape, dtype

@@ -6,6 +6,7 @@ import builtins
 import errno
 import io
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -77,12 +78,20 @@ def failing(*faults: Fault) -> Iterator[FailingMachine]:
     machine = FailingMachine(faults)
     machine.attempt()
 
+    inner = threading.local()
+
     def opening(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(path: Any, *rest: Any, **options: Any) -> Any:
+            if getattr(inner, "opens", False):  # ``open`` with an opener, which calls ``os.open``
+                return real(path, *rest, **options)
             if isinstance(path, str | os.PathLike):
                 mode = rest[0] if rest else options.get("mode", "r")
                 machine.meet(os.fspath(path), mode if isinstance(mode, str) else "")
-            return real(path, *rest, **options)
+            inner.opens = True
+            try:
+                return real(path, *rest, **options)
+            finally:
+                inner.opens = False
 
         return call
 

@@ -148,8 +148,7 @@ def made_up_rows(folder: Path) -> Iterator[None]:
     """Every build makes rows up, and nothing waits before it is tried again."""
     folder.mkdir()
     with ExitStack() as patched:
-        for module in (dataset_writer, shard_assets):
-            patched.enter_context(patch.object(module, "RolloutDatasetWriter", WriterOfMadeUpRows))
+        patched.enter_context(patch.object(dataset_writer, "RolloutDatasetWriter", WriterOfMadeUpRows))
         for module in (chain, asset_definitions, check_definitions):
             patched.enter_context(patch.object(module, "RETRIES", dg.RetryPolicy(max_retries=1, delay=0)))
         patched.enter_context(patch.object(retries, "RETRY_AFTER_S", (0.0,)))

@@ -26,6 +26,7 @@ from tests.campaigns.kill_campaigns import fake_campaign, real
 from tests.sources.test_vin_store import edit_array
 from tests.support.digests import store_digests
 from tests.support.refusals import assert_names, refused
+from tests.support.unreadable import unreadable
 from tests.support.waiting import PATIENCE_S
 
 
@@ -236,19 +237,11 @@ def test_a_disk_that_is_really_full_or_read_only(small_disk):
 
 @pytest.mark.parametrize("marker", ["_owner.json", "_SUCCESS.json", "manifest.json"])
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
-def test_a_marker_that_cannot_be_read_sets_no_good_shard_aside(copy, monkeypatch, marker, code):
+def test_a_marker_that_cannot_be_read_sets_no_good_shard_aside(copy, marker, code):
     shard = CampaignLayout.of(copy.config).shard("shard-000000")
     path = next(shard.rglob(marker))
     entry = copy.plan().entries[0]
-    opened = Path.open
-
-    def unreadable(self, *args, **kwargs):
-        if self == path:
-            raise OSError(code, os.strerror(code), str(self))
-        return opened(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", unreadable)
+    with unreadable(path, code):
         with refused(ShardFailed, "shard-000000: ", f"{marker}: {os.strerror(code)}"):
             copy.run(entry)
         assert_names(state_of(copy).reason, os.strerror(code))

@@ -39,6 +39,7 @@ from tests.importing.scene_files import (
 )
 from tests.support.commands import call
 from tests.support.refusals import assert_names, refused
+from tests.support.unreadable import unreadable
 
 SMALL = ImportConfig(snippets_per_scene=1, poses=5, min_points=300, max_points=1_500, workers=1)
 
@@ -237,18 +238,11 @@ def test_places_that_cannot_be_used_are_refused(tmp_path, scenes, store, named):
         import_scenes(tmp_path / scenes, tmp_path / store, SMALL)
 
 
-def test_an_unreadable_file_leaves_out_its_scene_only(tmp_path, monkeypatch):
+def test_an_unreadable_file_leaves_out_its_scene_only(tmp_path):
     write_obj(tmp_path / "scenes" / "locked.obj")
     write_glb(tmp_path / "scenes" / "room.glb")
-    real = type(tmp_path).open
-
-    def refuse(path, *arguments, **options):
-        if path.name == "locked.obj":
-            raise PermissionError(13, "Permission denied", str(path))
-        return real(path, *arguments, **options)
-
-    monkeypatch.setattr(type(tmp_path), "open", refuse)
-    summary = import_scenes(tmp_path / "scenes", tmp_path / "store", SMALL)
+    with unreadable(tmp_path / "scenes" / "locked.obj", errno.EACCES):
+        summary = import_scenes(tmp_path / "scenes", tmp_path / "store", SMALL)
     assert [(scene.scene_id, scene.reason) for scene in summary.left_out] == [
         ("locked", "locked.obj: Permission denied")
     ]

@@ -64,11 +64,19 @@ class Block:
 
     @cached_property
     def has_labelled_target(self) -> NDArray[np.bool_]:
+        """(steps,): whether the target of each step has a label."""
+        return self._of_targets("gt_label_valid_mask")
+
+    @cached_property
+    def has_trainable_target(self) -> NDArray[np.bool_]:
         """(steps,): whether the target of each step is valid and has a label."""
-        labelled = self.store.column(TARGETS, "target_valid_mask") & self.store.column(TARGETS, "gt_label_valid_mask")
+        return self._of_targets("target_valid_mask") & self.has_labelled_target
+
+    def _of_targets(self, mask: str) -> NDArray[np.bool_]:
+        held = self.store.column(TARGETS, mask)
         target = self.store.states.target_row_id[self.start : self.stop]
-        is_known = (target >= 0) & (target < len(labelled))
-        return is_known & labelled[np.where(is_known, target, 0)]
+        is_known = (target >= 0) & (target < len(held))
+        return is_known & held[np.where(is_known, target, 0)]
 
     @cached_property
     def selection(self) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:

@@ -72,7 +72,7 @@ def masks_nested(block: Block) -> Findings:
     actor, oracle = block.candidate("actor_action_mask"), block.candidate("oracle_label_mask")
     wrong = oracle != oracle_label_mask(actor, block.candidate("target_root_gain"))
     yield from block.bad_candidates("oracle_label_mask", wrong, "must be takeable with a finite target root gain")
-    trainable = block.has_labelled_target[block.state_of_row]
+    trainable = block.has_trainable_target[block.state_of_row]
     wrong = block.candidate("q_train_mask") != q_train_mask(actor, oracle, trainable)
     text = "must be takeable, labelled, and of a target whose label is valid"
     yield from block.bad_candidates("q_train_mask", wrong, text)
