@@ -32,6 +32,7 @@ def test_there_are_22_features_of_views_that_can_be_taken() -> None:
     assert (column["turn_from_nearest_cosine"] >= column["turn_from_current_cosine"] - 1e-9).all()
 
 
+@pytest.mark.ci
 def test_trees_learn_what_the_features_tell() -> None:
     observations = fake_observations(400, 8, OBSERVATION)
     nearer = -tree_features(observations)[:, FEATURES.index("distance_m")]

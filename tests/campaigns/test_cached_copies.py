@@ -106,6 +106,7 @@ def _reasons(generator: RolloutGenerator, row: object) -> list[str]:
     return list(generator.stats.skip_reasons.values())
 
 
+@pytest.mark.ci
 def test_damaged_copies_of_a_campaign_heal(
     object_storage: LocalObjectStorage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

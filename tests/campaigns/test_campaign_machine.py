@@ -555,6 +555,7 @@ def test_in_these_orders_of_steps_readers_keep_what_they_have(
     machine.teardown()
 
 
+@pytest.mark.ci
 def test_in_any_order_of_steps_readers_keep_what_they_have(template: SmallWorld) -> None:
     explore(template, 4, 8, phases=[Phase.generate])
 

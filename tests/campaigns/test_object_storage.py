@@ -60,6 +60,7 @@ def grown(object_storage, tmp_path_factory):
     return versions
 
 
+@pytest.mark.ci
 def test_promoted_and_extended_content_equals_that_on_a_disk(grown):
     (_, *there), (_, *on_disk) = grown.values()
     assert there == on_disk and there[-1] == ["extended"]

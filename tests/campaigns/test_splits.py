@@ -379,6 +379,7 @@ def test_new_scenes_only_add_lines_to_a_plan_by_scene(tmp_path):
     assert grown.replaced is None and grown.path.read_bytes().startswith(before) and grown.num_rows == 20
 
 
+@pytest.mark.ci
 def test_an_extended_store_keeps_the_source_splits_of_old_rows(tmp_path):
     split = {"mode": "by_scene", "shares": {"train": 0.0, "val": 1.0}}
     fake_campaign(tmp_path, [("train", 2)], split=split).run_all()

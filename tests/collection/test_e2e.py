@@ -101,6 +101,7 @@ def test_servers_go_with_a_collector_that_is_interrupted(tmp_path, tiny_campaign
     assert output.read_bytes().endswith(b"\n") and f"{count_lines(output):,} done" in told
 
 
+@pytest.mark.ci
 def test_an_interrupt_while_servers_start_stops_them(tmp_path, tiny_campaign, tiny_train_rows):
     process = start("collect", tiny_train_rows, "-o", tmp_path / "out.jsonl", "-c", tiny_campaign, "--servers", 1)
     (server,) = wait_for(lambda: children_of(process.pid))

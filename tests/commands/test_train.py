@@ -34,6 +34,7 @@ def test_the_example_reads_back_with_every_default(tmp_path: Path) -> None:
         assert name in done.out
 
 
+@pytest.mark.ci
 def test_a_training_from_a_file(training: Path) -> None:
     done = call("train", str(training), "--set", "epochs=1")
     assert (done.code, done.err) == (0, ""), done.err

@@ -96,6 +96,7 @@ def test_a_refused_first_promotion_leaves_its_checks_unevaluated(desk):
         assert not any(executions(instance, runner.keys).values())
 
 
+@pytest.mark.ci
 def test_a_kept_second_opinion_says_when_it_was_measured(made_desk):
     runner = made_desk.runner()
     with runner.instance as instance:

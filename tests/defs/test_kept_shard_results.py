@@ -4,6 +4,7 @@ import os
 from datetime import datetime
 
 import dagster as dg
+import pytest
 
 from tests.defs.campaigns import edit
 from tests.defs.test_checks_alone import check_key, latest
@@ -28,6 +29,7 @@ def test_an_unchanged_shard_keeps_its_results_with_their_time(made_desk):
         assert alone.ok and len(alone.checks) == 7 and not any(check.kept for check in alone.checks)
 
 
+@pytest.mark.ci
 def test_damaged_bytes_and_edited_minima_are_examined_again(made_desk):
     runner, before = made_desk.runner(), made_desk.content()
     with runner.instance:

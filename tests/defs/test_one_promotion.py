@@ -104,6 +104,7 @@ def assert_shown(desk, instance, version: str) -> None:
     assert recorded == store_data_version(current_version(desk.config).record)
 
 
+@pytest.mark.ci
 def test_what_is_shown_is_what_readers_have_after_a_rollback(made_desk, ticker):
     instance = ticker.instance
     assert made_desk.runner().run("promote_anew").ok

@@ -70,6 +70,7 @@ def test_the_campaign_says_how_many_shards_a_run_of_a_backfill_takes(made_desk):
     assert shard_step(made_desk.runner().keys).backfill_policy == dg.BackfillPolicy.multi_run(3)
 
 
+@pytest.mark.ci
 def test_a_range_records_each_shard_with_its_own_versions_metadata_and_checks(made_desk):
     runner = made_desk.runner()
     with runner.instance as instance:

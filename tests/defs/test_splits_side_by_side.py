@@ -3,6 +3,7 @@
 import os
 
 import polars as pl
+import pytest
 
 from rollout_assets.campaigns.versions import current_version
 from rollout_assets.defs import splits
@@ -15,6 +16,7 @@ def pages_and_opinions(promoted):
     return pages, opinions
 
 
+@pytest.mark.ci
 def test_large_splits_are_measured_and_drawn_in_fresh_processes(made_desk, monkeypatch):
     monkeypatch.setattr(splits, "WORTH_A_PROCESS", 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)

@@ -52,6 +52,7 @@ def up_to_date(desk: Desk) -> CheckOutcome:
     return checks["up_to_date"]
 
 
+@pytest.mark.ci
 def test_a_finished_campaign_is_not_stale(made_desk):
     assert set(stale_statuses(made_desk).values()) == {"FRESH"}
 

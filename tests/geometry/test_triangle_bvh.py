@@ -218,6 +218,7 @@ def test_cuda_without_a_driver_names_the_way_out() -> None:
     assert resolve_device("auto") == "cpu"
 
 
+@pytest.mark.ci
 def test_nothing_is_printed_on_stdout() -> None:
     code = (
         "from rollout_assets.geometry.triangle_bvh import TriangleBvh\n"

@@ -66,6 +66,7 @@ def test_importing_the_package_registers_the_environment(small_store, tmp_path, 
     assert terminated and not truncated
 
 
+@pytest.mark.ci
 def test_actions_of_stored_rollouts_give_their_labels_to_the_bit(observed_campaign, observed_store):
     reader = RolloutZarrStoreReader(observed_store)
     source = VinOfflineStore.open(observed_campaign.source.store_dir)

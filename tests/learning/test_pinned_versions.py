@@ -82,6 +82,7 @@ def epochs(grown: Promoted) -> list[Epoch]:
     return [epoch(plain), epoch(plain)]
 
 
+@pytest.mark.ci
 def test_promoting_inside_and_between_epochs_changes_nothing(grown: Promoted, epochs: list[Epoch]) -> None:
     assert len(epochs[0]) > 6 and epochs[0] != epochs[1]
     loaders = {workers: loader(grown.train, workers) for workers in WORKERS}

@@ -88,6 +88,7 @@ def test_epochs_differ_and_repeat(stores: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.ci
 def test_safe_under_fork_and_spawn(stores: list[Path], context: str) -> None:
     dataset = QHIterableDataset(stores, 7, seed=3, window_units=3)
     used = delivered(QHLoader(dataset))

@@ -46,6 +46,7 @@ def training(config: TrainingConfig, tmp_path: Path) -> Callable[[int | None], E
     return enumerated
 
 
+@pytest.mark.ci
 def test_a_training_survives_some_power_losses(training: Callable[[int | None], Enumeration]) -> None:
     done = training(STATES_BY_DEFAULT)
     assert done.tried and not done.failures, "\n".join(done.failures)

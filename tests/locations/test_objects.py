@@ -3,6 +3,8 @@
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from rollout_assets.errors import ObjectStorageError, ObjectStorageUnavailable
 from rollout_assets.locations import objects as objects_module
 from rollout_assets.locations.conditions import require_conditional_writes
@@ -51,6 +53,7 @@ def test_objects_are_read_in_parts_listed_copied_and_removed(object_storage, tmp
         folder.read("all/sub/0")
 
 
+@pytest.mark.ci
 def test_more_than_a_page_is_listed(tmp_path, monkeypatch):
     """A server whose pages hold three objects, because a thousand take seconds to write."""
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "3")

@@ -76,7 +76,7 @@ def test_equals_brute_force_within_1e_5(case: int) -> None:
         assert after == before
 
 
-@pytest.mark.parametrize("count", [10_000, 200_000])
+@pytest.mark.parametrize("count", [10_000, pytest.param(200_000, marks=pytest.mark.ci)])
 def test_large_meshes_equal_brute_force(count: int) -> None:
     rng = np.random.default_rng(count)
     vertices, faces = random_mesh(rng, "soup", count)

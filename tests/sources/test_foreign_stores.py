@@ -211,6 +211,7 @@ def _campaigns() -> list[Any]:
 
 
 @pytest.mark.parametrize("name", _campaigns())
+@pytest.mark.ci
 def test_every_variant_is_planned_run_and_promoted(
     written: Callable[[str], Path], tmp_path: Path, plain: Promoted, name: str
 ) -> None:
@@ -251,6 +252,7 @@ def _targets_are_labelled_except_of(made: Promoted, keys: set[str]) -> None:
             assert target["gt_match_status_id"] == "matched" and target["gt_label_valid_mask"]
 
 
+@pytest.mark.ci
 def test_boxes_are_where_the_snippet_pose_puts_them(tmp_path: Path, plain: Promoted) -> None:
     """A frame of its own gives the labels of the plain store but for rounding, which the first rig pose would not."""
     store = write_foreign_store(tmp_path / "store", replace(PLAIN, version=11, snippet_shift_m=0.7))

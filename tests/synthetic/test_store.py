@@ -183,6 +183,7 @@ def test_new_scenes_are_appended_with_meshes_and_their_own_split(built: Path, tm
     assert len(VinOfflineStore.open(grown)) == 7
 
 
+@pytest.mark.ci
 def test_readers_see_all_of_an_append_or_nothing(built: Path, tmp_path: Path) -> None:
     grown = tmp_path / "grown"
     shutil.copytree(built, grown)

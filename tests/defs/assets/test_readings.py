@@ -61,6 +61,7 @@ def test_a_false_label_does_not_pass_the_second_opinion(made_desk):
     assert "target_root_gain" in found["second_opinion"] and "gap 0.0" in found["second_opinion"]
 
 
+@pytest.mark.ci
 def test_collected_results_are_shown_beside_the_stored_ones(made_desk):
     made_desk.layout.collected.mkdir()
     lines = [

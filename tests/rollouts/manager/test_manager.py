@@ -106,12 +106,7 @@ def test_a_step_says_how_long_it_took(generator, roots):
 def test_concurrency_and_batching_change_no_bit(generator, roots):
     managed = [RolloutTask(i, root, RANDOM, seed=5) for i, root in enumerate(roots[:2])]
     alone = chains_of([group for root in managed for group in run(AsyncRolloutImpl(4, evaluator(generator)), root)])
-    for limits in (
-        BatchLimits(),
-        BatchLimits(max_views=1),
-        BatchLimits(max_wait_s=0.05, workers=2),
-        BatchLimits(max_wait_s=0),
-    ):
+    for limits in (BatchLimits(), BatchLimits(max_views=1, max_wait_s=0.05, workers=2)):
         together = run(AsyncRolloutImpl(4, evaluator(generator), limits=limits), *managed)
         assert chains_of(together) == alone, limits
 

@@ -297,10 +297,12 @@ def test_flipped_bits_are_reported(mutable_store: Mutable) -> None:
     assert_reported(mutable_store, list(flips(mutable_store, np.random.default_rng(1), 90)), 90, every=2)
 
 
+@pytest.mark.ci
 def test_lost_and_cut_files_are_reported(mutable_store: Mutable) -> None:
     assert_reported(mutable_store, list(losses(mutable_store, np.random.default_rng(2), 60)), 60, every=2)
 
 
+@pytest.mark.ci
 def test_swapped_chunks_are_reported(mutable_store: Mutable) -> None:
     assert_reported(mutable_store, list(swaps(mutable_store, np.random.default_rng(3), 20)), 20)
 
