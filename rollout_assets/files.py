@@ -172,7 +172,7 @@ class TreeSeal:
 
 
 class FileStamp(NamedTuple):
-    """What changes when a file is replaced or written to; nobody can set the time of the change of status back."""
+    """What changes when a file is replaced or written to; no call can set the time of a change of status back."""
 
     size: int
     mtime_ns: int

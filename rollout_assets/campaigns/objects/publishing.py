@@ -55,7 +55,7 @@ def publish_claim(layout: CampaignLayout, claim: bytes) -> bool:
 
 
 def publish_plan(layout: CampaignLayout, before: bytes | None, after: bytes, replaced: Path | None) -> bool:
-    """Replace the plan that was read, if there was one; False if somebody else has replaced it meanwhile."""
+    """Replace the plan that was read, if there was one; False if another process has replaced it meanwhile."""
     storage = _writable(layout)
     if storage is None:
         return True

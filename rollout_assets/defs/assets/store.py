@@ -42,7 +42,7 @@ def store_data_version(record: PromotionRecord) -> str:
 
 
 def version_metadata(layout: CampaignLayout, version: PromotedVersion) -> Metadata:
-    """What a promoted version holds, whoever made it and whenever."""
+    """Metadata of what a promoted version holds; the same for every run that records it."""
     readers = [RolloutZarrStoreReader(path) for path in version.children]
     counts = [_row_counts(reader) for reader in readers]
     return {

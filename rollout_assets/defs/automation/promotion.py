@@ -67,7 +67,7 @@ def _promotion(step: CampaignStep) -> Answer:
 def _content(step: CampaignStep, survey: CampaignSurvey) -> str:
     """What would be promoted, when readers were last moved, and when a shard was last built or validated.
 
-    So the same is asked for again after a rollback, and after a repair that builds a shard as it was.
+    So the same content is requested again after a rollback, and after a repair that builds a shard as it was.
     """
     layout = CampaignLayout.of(step.config)
     switched_ns = layout.promoted.lstat().st_mtime_ns if layout.promoted.is_symlink() else 0

@@ -2,7 +2,7 @@
 
 The cursor of a sensor holds the stamps that were taken before its last look, and why that look asked for nothing. While
 all of them are the same, so is the answer. Among them are the campaign, its plan, its source, its folders, and the last
-records, unfinished runs and unfinished backfills of the instance. A marker that somebody alters in place changes none
+records, unfinished runs and unfinished backfills of the instance. A marker that is edited in place changes none
 of them, so that everything is looked at once an hour all the same.
 """
 

@@ -124,7 +124,7 @@ def measured_again(step: CampaignStep) -> Iterator[dg.AssetCheckResult]:
 
 
 def _is_complete(known: tuple[SecondOpinion, str] | None) -> bool:
-    """Whether an opinion is there that judged all that was asked for, and not only what the time allowed."""
+    """Whether there is an opinion that judged every candidate drawn, not only those that the time allowed."""
     return known is not None and known[0].candidates == known[0].asked
 
 
