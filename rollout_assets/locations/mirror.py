@@ -1,7 +1,7 @@
 """Copies of some objects below a URL in a folder on this machine, so that what reads files can read them.
 
 Only what a caller reads is copied, and a copy is used again as long as the object has the same tag and the copy has the
-digest that it was written with: a copy that a power loss emptied, or that was altered, is made again. Every process reads
+digest that it was written with: a copy that a power loss emptied, or that was altered, is made again. A process reads
 each copy once for that, and again when its size or times have changed; so copies are written without waiting for the
 disk. Several processes share the folder: each copy appears by rename, and one process at a time brings a group of
 objects up to date. The folder can be removed at any time.
