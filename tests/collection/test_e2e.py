@@ -33,9 +33,9 @@ from tests.support.digests import store_digests
 from tests.support.refusals import assert_names, refused
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.ci
 
-@pytest.mark.ci
-@pytest.mark.ci
+
 def test_two_servers_give_the_store_that_the_shard_path_gives(tmp_path, tiny_campaign, tiny_train_shard):
     before = own_children()
     config = E2ERolloutCollectionConfig(
@@ -88,7 +88,6 @@ def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path):
     assert_names(str(caught.value).replace("\n  ", ""), tmp_path / "nowhere.toml")
 
 
-@pytest.mark.ci
 def test_servers_go_with_a_collector_that_is_interrupted(tmp_path, tiny_campaign, tiny_train_rows):
     output = tmp_path / "out.jsonl"
     process = start("collect", tiny_train_rows, "-o", output, "-c", tiny_campaign, "--servers", 1, "--repeats", 500)
@@ -101,7 +100,6 @@ def test_servers_go_with_a_collector_that_is_interrupted(tmp_path, tiny_campaign
     assert output.read_bytes().endswith(b"\n") and f"{count_lines(output):,} done" in told
 
 
-@pytest.mark.ci
 def test_an_interrupt_while_servers_start_stops_them(tmp_path, tiny_campaign, tiny_train_rows):
     process = start("collect", tiny_train_rows, "-o", tmp_path / "out.jsonl", "-c", tiny_campaign, "--servers", 1)
     (server,) = wait_for(lambda: children_of(process.pid))

@@ -8,6 +8,8 @@ import pytest
 
 from tests.defs.campaigns import write_campaign
 
+pytestmark = pytest.mark.ci
+
 LOAD = """
 import warnings
 warnings.simplefilter("error", UserWarning)
@@ -43,7 +45,6 @@ def load(project: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", LOAD], cwd=project, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.ci
 def test_a_project_loads_its_campaigns_as_components(project):
     loaded = load(project)
     assert loaded.returncode == 0, loaded.stderr

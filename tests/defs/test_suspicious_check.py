@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.mark.parametrize(("errors", "level"), [("", "WARN"), ('"low_valid_fanout"', "ERROR")])
 def test_a_finding_warns_unless_the_campaign_calls_it_an_error(made_desk, errors, level):

@@ -15,6 +15,8 @@ from tests.evaluation.checkpoints import write_checkpoint
 from tests.support.commands import call
 from tests.support.refusals import assert_names
 
+pytestmark = pytest.mark.ci
+
 
 def quickly(campaign: Path, output: Path) -> tuple[str, ...]:
     """The least that can be evaluated: one view from every root of one scene."""

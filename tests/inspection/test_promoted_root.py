@@ -23,6 +23,8 @@ from rollout_assets.rollouts.zarr_store import RolloutZarrStoreReader
 from tests.campaigns.kill_campaigns import fake_campaign
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.ci
+
 SPLITS = ("(train, val)", "/train", "--split")
 """What the refusal of a promoted store's root names: its splits, the store to open, and the option."""
 

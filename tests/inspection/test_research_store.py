@@ -23,6 +23,8 @@ from tests.rollouts.zarr_store.research_store import write_research_store
 from tests.support.commands import call
 from tests.support.refusals import assert_names, refused
 
+pytestmark = pytest.mark.ci
+
 NEWER = "2.0-target-rollout-provenance"
 VERSIONS = (f"'{NEWER}'", "'1.0-target-rollout-core'")
 """What a refusal names: the version of the store, and the one that can be read."""

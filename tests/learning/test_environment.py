@@ -30,6 +30,8 @@ from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.testing.tiny_campaign import write_tiny_campaign
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.ci
+
 SMALL = ObservationConfig(points=64, history=2, depth_px=8)
 
 
@@ -66,7 +68,6 @@ def test_importing_the_package_registers_the_environment(small_store, tmp_path, 
     assert terminated and not truncated
 
 
-@pytest.mark.ci
 def test_actions_of_stored_rollouts_give_their_labels_to_the_bit(observed_campaign, observed_store):
     reader = RolloutZarrStoreReader(observed_store)
     source = VinOfflineStore.open(observed_campaign.source.store_dir)

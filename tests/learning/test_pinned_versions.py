@@ -22,6 +22,8 @@ from tests.campaigns.kill_campaigns import fake_campaign
 from tests.support.refusals import refused
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.ci
+
 WORKERS = (0, 1, 2)
 OPTIONS = {"rows_per_shard": 4, "store": {"chunk_states": 4}, "options": {"targets": 3, "chains": 2, "shell": (3, 5)}}
 SMALL = (("train", 4), ("val", 1))
@@ -82,7 +84,6 @@ def epochs(grown: Promoted) -> list[Epoch]:
     return [epoch(plain), epoch(plain)]
 
 
-@pytest.mark.ci
 def test_promoting_inside_and_between_epochs_changes_nothing(grown: Promoted, epochs: list[Epoch]) -> None:
     assert len(epochs[0]) > 6 and epochs[0] != epochs[1]
     loaders = {workers: loader(grown.train, workers) for workers in WORKERS}

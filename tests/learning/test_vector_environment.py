@@ -20,6 +20,8 @@ from rollout_assets.learning.environment.layout import member
 from rollout_assets.learning.environment.sb3 import NextBestViewVecEnv
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.ci
+
 SMALL = ObservationConfig(points=64, history=2, depth_px=8)
 
 

@@ -20,6 +20,8 @@ from rollout_assets.rollouts.zarr_store import RolloutZarrStoreConfig, RolloutZa
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.testing.tiny_campaign import build_tiny_source, write_tiny_campaign
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory):

@@ -23,6 +23,8 @@ from rollout_assets.rollouts.zarr_store.manifest import RolloutStoreManifestCont
 from rollout_assets.sources.vin_store import VinOfflineStore
 from rollout_assets.testing.tiny_campaign import write_tiny_campaign
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def generator(small_store, tmp_path_factory) -> RolloutGenerator:
@@ -130,7 +132,6 @@ def test_every_view_tells_its_clearance_and_everything_can_be_switched(generator
     assert figure.layout.legend.groupclick == "toggleitem"
 
 
-@pytest.mark.ci
 def test_rows_that_look_wrong_link_to_pages_that_are_there(generator, reader, tmp_path, monkeypatch):
     page = write_store_report(reader, tmp_path / "a b#.html", campaign=generator.config)
     text = page.read_text("utf-8")

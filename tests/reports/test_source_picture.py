@@ -14,6 +14,8 @@ from rollout_assets.synthetic.store import build_synthetic_store
 from tests.support.refusals import refused
 from tests.synthetic.synthetic_homes import SMALL, home
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> VinOfflineStore:

@@ -25,6 +25,8 @@ from tests.full_disk import full_after
 from tests.rollouts.zarr_store.research_store import change, columns
 from tests.support.refusals import refused
 
+pytestmark = pytest.mark.ci
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 DRAWS = {
