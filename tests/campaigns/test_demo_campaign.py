@@ -20,7 +20,7 @@ from rollout_assets.synthetic.store import build_synthetic_store
 from tests.rollouts.zarr_store.test_store_round_trip import assert_same_chain, assert_same_lineage
 from tests.support.digests import record_digests
 
-pytestmark = pytest.mark.slow  # a minute; continuous integration runs it
+pytestmark = pytest.mark.ci  # a minute
 
 TINY_DEPTH = {"width_px": 16, "height_px": 16}
 

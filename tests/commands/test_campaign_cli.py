@@ -55,7 +55,7 @@ def facts(*arguments):
     return done.code, json.loads(done.out)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_campaign_from_plan_to_rollback(campaign, tmp_path):
     refused = call("campaign", "status", "-c", campaign)
     assert refused.code == 2
@@ -169,7 +169,7 @@ def test_a_campaign_without_records_or_device_fails(campaign, tmp_path):
     assert refused.code == 2 and "fusion_voxel_m" in refused.err + refused.out
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_run_with_promote_promotes_what_it_built(campaign, tmp_path):
     done = call("campaign", "run", "-c", campaign, "--promote")
     assert done.code == 0

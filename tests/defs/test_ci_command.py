@@ -21,7 +21,7 @@ def ci(desk, junit: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, "--workers", "1"], capture_output=True, text=True, env=environment, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_campaign_that_holds_passes_and_one_with_a_damaged_source_does_not(made_desk, tmp_path):
     done = ci(made_desk, tmp_path / "good.xml")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -24,7 +24,7 @@ SENSOR = {**PLACE, "sensorName": "tiny_new_snippets"}
 START_SENSOR = "mutation($of: SensorSelector!) { startSensor(sensorSelector: $of) { ... on Sensor { name } } }"
 
 pytestmark = [
-    pytest.mark.slow,  # two minutes; continuous integration runs it
+    pytest.mark.ci,  # two minutes
     pytest.mark.skipif(
         find_browser() is None, reason="no browser here: install chromium and chromedriver to walk through the UI"
     ),
