@@ -2,6 +2,7 @@
 
 import gc
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,12 @@ OTHER_RUNS = ("ci", "slow", "cluster", "gpu")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let ``-m quick`` mean the quick tests of the default run."""
+    """Let ``-m quick`` mean the quick tests of the default run, and Ctrl-C reach the programs that tests start.
+
+    A run in the background of a script ignores Ctrl-C, and so would every process below it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.markexpr == "quick":
         config.option.markexpr = " and not ".join(("quick", *OTHER_RUNS))
 
