@@ -182,7 +182,6 @@ def enumerated(disk: Path, every: bool) -> Iterator[Enumeration]:
         yield restarted(operation, recording, None if every else SOME.get(operation.name, 1))
 
 
-@pytest.mark.ci
 def test_a_campaign_survives_some_power_losses(disk: Path) -> None:
     for done in enumerated(disk, every=False):
         assert done.tried and not done.failures, "\n".join(done.failures)
