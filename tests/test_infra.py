@@ -51,7 +51,7 @@ def test_ci_runs_the_shipped_campaign_with_a_junit_file_and_then_the_tests(tmp_p
         ".ci/run": (ROOT / ".ci" / "run").read_text(),
         "infra/setup": "",
         "infra/test": f'#!/bin/sh\necho tests >> "{log}"\nexit {tests}\n',
-        ".venv/bin/python": f'#!/bin/sh\necho "walk: $@" >> "{log}"\n',
+        ".venv/bin/python": f'#!/bin/sh\necho "pytest: $@" >> "{log}"\n',
         ".venv/bin/rollout-assets": f'#!/bin/sh\necho "$@ in $DAGSTER_HOME" >> "{log}"\nexit {ci}\n',
     }
     for name, text in stubs.items():
@@ -66,9 +66,7 @@ def test_ci_runs_the_shipped_campaign_with_a_junit_file_and_then_the_tests(tmp_p
     assert (done.returncode, done.stderr) == (code, "")
     assert log.read_text().splitlines() == [
         f"ci --junit {home}/junit.xml in {home}",
-        "walk: -m pytest --quiet -m slow tests/campaigns/test_demo_campaign.py tests/commands/test_campaign_cli.py "
-        "tests/defs/test_ci_command.py tests/defs/test_ui.py",
-        "walk: -m pytest --numprocesses 2 --dist loadfile --quiet -m ci and not cluster",
+        "pytest: -m pytest --numprocesses 3 --dist worksteal --quiet -m ci and not slow and not cluster",
         "tests",
     ]
     assert list(home.iterdir()) == []
