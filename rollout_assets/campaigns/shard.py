@@ -104,7 +104,7 @@ def run_rollout_shard(
     place is set aside. A finished shard with the same rows and hashes under another number is reused. A build that
     fails leaves a note beside the shards and nothing else. A missing mesh that the shard was planned or built with is
     ``InputMissing`` before any work, and a finished shard that would be replaced by one with fewer records stays, with
-    ``FewerRecords``, unless ``allow_fewer``. ``writer`` is asked for only when there is something to build.
+    ``FewerRecords``, unless ``allow_fewer``. ``writer`` is called only when there is a shard to build.
     ``on_step`` is called at named points, for tests that kill a build there.
     """
     work = running_rollout_shard(

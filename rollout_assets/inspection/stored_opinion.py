@@ -86,7 +86,7 @@ class SecondOpinion:
     @property
     def scope(self) -> str:
         """How many candidates were judged, by whose rays and distances, how fast, and why not more."""
-        cut = f"; {self.asked:,} were asked for, but the time was up" if self.candidates < self.asked else ""
+        cut = f"; {self.asked:,} were drawn, but the time limit was reached" if self.candidates < self.asked else ""
         pace = self.seconds / max(self.candidates, 1)
         return (
             f"{self.candidates:,} of {self.labelled:,} labelled candidates scored again with rays by {self.rays} and "

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NO_RECORD = "the campaign gave no record at all: every source row was skipped; change what the reasons name"
 
 SHOWN_SHARDS = 200
-"""Shards that the table of ``status`` lists all; one of 100,000 rows takes a minute to lay out and nobody reads it."""
+"""Most shards that the table of ``status`` lists in full; laying out more takes long."""
 
 SHOWN_OF_MORE = 50
 """Shards that the table lists of a campaign with more of them."""
@@ -56,7 +56,7 @@ def show_status(summary: RolloutShardCampaignStatus) -> None:
 
 
 def _shown_shards(summary: RolloutShardCampaignStatus) -> Sequence[RolloutShardStatus]:
-    """All shards, or the first of those that somebody may have to act on, and then of the others."""
+    """Return all shards, or the first few: those that need action, then the others."""
     if len(summary.shards) <= SHOWN_SHARDS:
         return summary.shards
     by_state = (summary.of(state) for state in _BY_URGENCY)
@@ -86,7 +86,7 @@ def _status_line(summary: RolloutShardCampaignStatus) -> Text:
     counts = ", ".join(f"{count} {state}" for state, count in summary.counts().items() if count)
     lines = [line(f"{len(summary.shards):,} shards: {counts}")]
     if len(summary.shards) > SHOWN_SHARDS:
-        lines.append(line(f"shown are {SHOWN_OF_MORE}, those that need somebody first; --json has all of them"))
+        lines.append(line(f"shown are {SHOWN_OF_MORE}, those that need action first; --json lists all"))
     without = summary.shards.without_records()
     if summary.barren:
         lines.append(red(NO_RECORD))
